@@ -4,6 +4,7 @@
 //! stored and sent on without a further check.
 
 mod canonical;
+mod exact;
 pub mod pointer;
 mod read;
 mod scan;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use serde_json::Value;
 
 pub use canonical::{canonical, same};
+pub use exact::Json;
 pub use read::{read, read_stored};
 
 /// One flaw of a document, told to the person who must mend it.
@@ -33,6 +35,24 @@ impl Violation {
             message: message.into(),
         }
     }
+}
+
+/// The flaws in one sentence, the first few of many.
+pub fn sentence(flaws: &[Violation]) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<String> = flaws
+        .iter()
+        .take(SHOWN)
+        .map(|flaw| match flaw.pointer.as_str() {
+            "" => flaw.message.clone(),
+            pointer => format!("{pointer}: {}", flaw.message),
+        })
+        .collect();
+    let more = match flaws.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    format!("{}{more}", shown.join("; "))
 }
 
 /// The value as compact text: members in their order, numbers as they were read.
