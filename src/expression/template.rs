@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::eval::Scope;
 use super::parse::Expression;
+use crate::fields::shorten;
 use crate::json::{self, Violation, pointer};
 
 const OPEN: &str = "{{";
@@ -14,7 +15,9 @@ const CLOSE: &str = "}}";
 /// A string that is one expression and nothing else takes that value's type. In any other string
 /// the values become text: strings as they are, numbers by their digits, null as nothing, arrays
 /// and objects as compact JSON. Names of members are never templates. `{{ "{{" }}` writes `{{`.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// The default is null.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Template {
     root: Node,
 }
@@ -176,15 +179,6 @@ fn split_at_close(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-fn shorten(text: &str) -> String {
-    const CHARS_MAX: usize = 80;
-    let mut short: String = text.chars().take(CHARS_MAX).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    short
-}
-
 fn collect(node: &Node, at: &str, found: &mut Vec<(String, String)>) {
     let mut add = |expression: &Expression| {
         for id in expression.references() {
@@ -313,6 +307,12 @@ impl Rendering<'_, '_> {
                 self.bytes_max
             ),
         )))
+    }
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Node::Literal(Value::Null)
     }
 }
 
