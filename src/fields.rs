@@ -90,6 +90,13 @@ impl<'v> Fields<'v> {
         self.members.get(name)
     }
 
+    /// All members, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'v str, &'v Value)> {
+        self.members
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
+    }
+
     /// The pointer of that member, there or not.
     #[must_use]
     pub fn at(&self, name: impl Display) -> String {
