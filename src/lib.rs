@@ -5,16 +5,17 @@
 //! ```text
 //!  HTTP · queue · alarm ─► edge ─► flow ─► decide ─► run    the log, and what it adds up to
 //!                           ▲        │        │
-//!                           │        │        └─ plan · tool · envelope · retry · expression
+//!                           │        │        └─ agent · tool · plan · envelope · retry · expression
 //!                           └────────┴─ ports: what the flow needs of the world
 //! ```
 //!
 //! Everything down to `decide` is pure: no clock, no randomness, no I/O. `flow` puts effects in
 //! order over `ports`. Only `edge` knows the platform, and it exists only in the wasm build.
 
-pub mod words;
-pub mod json;
-pub mod retry;
 pub mod expression;
+pub mod fields;
+pub mod json;
 pub mod plan;
+pub mod retry;
 pub mod tool;
+pub mod words;
