@@ -174,6 +174,13 @@ word!(
     is_name,
     "a tenant id of the form [a-z0-9][a-z0-9._-]{0,63}"
 );
+impl TenantId {
+    /// A name the engine keeps for itself: `_` and then a name. No client can make such a tenant.
+    pub fn reserved(name: &str) -> Option<Self> {
+        name.strip_prefix('_').filter(|rest| is_name(rest)).map(|_| Self(name.to_owned()))
+    }
+}
+
 word!(
     /// The name of a tool, agent, step, subscription or tag: `[a-z0-9][a-z0-9._-]{0,63}`.
     Name,
