@@ -12,10 +12,18 @@
 //! Everything down to `decide` is pure: no clock, no randomness, no I/O. `flow` puts effects in
 //! order over `ports`. Only `edge` knows the platform, and it exists only in the wasm build.
 
-pub mod expression;
-pub mod fields;
-pub mod json;
-pub mod plan;
-pub mod retry;
-pub mod tool;
 pub mod words;
+
+pub mod json;
+
+pub mod retry;
+
+pub mod fields;
+
+pub mod expression;
+
+pub mod plan;
+
+pub mod tool;
+
+pub mod agent;
