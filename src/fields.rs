@@ -226,10 +226,7 @@ impl<'v> Fields<'v> {
 fn duration_ms(text: &str, max: DurationMs) -> Result<i64, String> {
     match DurationMs::parse(text) {
         Ok(duration) if duration <= max => Ok(duration.ms()),
-        Ok(_) | Err(TimeError::TooLong) => Err(format!(
-            "this is too long: at most {} seconds",
-            max.ms() / 1000
-        )),
+        Ok(_) | Err(TimeError::TooLong) => Err(format!("this is too long: at most {max}")),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -4,8 +4,9 @@ use serde_json::{Map, Value};
 
 use super::eval::Scope;
 use super::parse::Expression;
-use crate::fields::shorten;
+use crate::fields::{Flaws, shorten};
 use crate::json::{self, Violation, pointer};
+use crate::words::limits::JSON_DEPTH_MAX;
 
 const OPEN: &str = "{{";
 const CLOSE: &str = "}}";
@@ -28,13 +29,9 @@ impl Template {
     /// # Errors
     /// Every string that is not understood, with its pointer in `value`.
     pub fn parse(value: &Value) -> Result<Template, Vec<Violation>> {
-        let mut violations = Vec::new();
-        let root = compile(value, "", &mut violations);
-        if violations.is_empty() {
-            Ok(Template { root })
-        } else {
-            Err(violations)
-        }
+        let mut flaws = Flaws::default();
+        let root = compile(value, "", &mut flaws);
+        flaws.none_in(Template { root })
     }
 
     /// Every use of a step's result: the pointer of the string, and the step's id.
@@ -59,19 +56,25 @@ impl Template {
     ///
     /// # Errors
     /// Every expression that has no value in `scope`, with its pointer in the template; or, alone,
-    /// the place at which the value grew beyond `bytes_max`.
+    /// the place at which the value grew beyond `bytes_max`. A value that nests beyond
+    /// `limits::JSON_DEPTH_MAX` is refused as a whole.
     pub fn render(&self, scope: &Scope<'_>, bytes_max: usize) -> Result<Value, Vec<Violation>> {
         let mut rendering = Rendering {
             scope,
             bytes_left: bytes_max,
             bytes_max,
-            violations: Vec::new(),
+            flaws: Flaws::default(),
         };
-        match rendering.node(&self.root, "") {
-            Err(TooLarge(violation)) => Err(vec![violation]),
-            Ok(value) if rendering.violations.is_empty() => Ok(value),
-            Ok(_) => Err(rendering.violations),
+        let value = match rendering.node(&self.root, "") {
+            Ok(value) => value,
+            Err(TooLarge(violation)) => return Err(vec![violation]),
+        };
+        // A deep value in a deep template could be stored, but not read again.
+        if json::depth(&value) > JSON_DEPTH_MAX {
+            let message = format!("the value nests deeper than {JSON_DEPTH_MAX} levels");
+            rendering.flaws.add("", message);
         }
+        rendering.flaws.none_in(value)
     }
 }
 
@@ -90,12 +93,12 @@ enum Part {
     Value(Expression),
 }
 
-fn compile(value: &Value, at: &str, violations: &mut Vec<Violation>) -> Node {
+fn compile(value: &Value, at: &str, flaws: &mut Flaws) -> Node {
     match value {
         Value::String(text) => match compile_text(text) {
             Ok(node) => node,
             Err(message) => {
-                violations.push(Violation::new(at, message));
+                flaws.add(at, message);
                 Node::Literal(Value::Null)
             }
         },
@@ -103,7 +106,7 @@ fn compile(value: &Value, at: &str, violations: &mut Vec<Violation>) -> Node {
             let nodes: Vec<Node> = items
                 .iter()
                 .enumerate()
-                .map(|(index, item)| compile(item, &pointer::push(at, index), violations))
+                .map(|(index, item)| compile(item, &pointer::push(at, index), flaws))
                 .collect();
             if nodes.iter().all(Node::is_literal) {
                 return Node::Literal(value.clone());
@@ -114,7 +117,7 @@ fn compile(value: &Value, at: &str, violations: &mut Vec<Violation>) -> Node {
             let nodes: Vec<(String, Node)> = members
                 .iter()
                 .map(|(name, member)| {
-                    let node = compile(member, &pointer::push(at, name), violations);
+                    let node = compile(member, &pointer::push(at, name), flaws);
                     (name.clone(), node)
                 })
                 .collect();
@@ -212,7 +215,7 @@ struct Rendering<'s, 'a> {
     scope: &'s Scope<'a>,
     bytes_left: usize,
     bytes_max: usize,
-    violations: Vec<Violation>,
+    flaws: Flaws,
 }
 
 struct TooLarge(Violation);
@@ -230,7 +233,7 @@ impl Rendering<'_, '_> {
                     Ok(value.into_owned())
                 }
                 Err(error) => {
-                    self.violations.push(Violation::new(at, error.message));
+                    self.flaws.add(at, error.message);
                     Ok(Value::Null)
                 }
             },
@@ -284,7 +287,7 @@ impl Rendering<'_, '_> {
                         text.push_str(&written);
                     }
                 },
-                Err(error) => self.violations.push(Violation::new(at, error.message)),
+                Err(error) => self.flaws.add(at, error.message),
             }
         }
         Ok(Value::String(text))
@@ -336,126 +339,5 @@ fn quoted_len(text: &str) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn render(template: &Value, bytes_max: usize) -> Result<Value, Vec<Violation>> {
-        let input = json::read(
-            br#"{"n":18446744073709551616,"s":"a \"b\"","l":[1,{"x":null}],"t":true,"none":null}"#,
-        )
-        .unwrap();
-        let scope = Scope {
-            input: &input,
-            run: &Value::Null,
-            steps: &|_| None,
-        };
-        Template::parse(template)?.render(&scope, bytes_max)
-    }
-
-    #[test]
-    fn one_expression_keeps_its_type_and_a_mix_is_text() {
-        for (text, expected) in [
-            ("plain", r#""plain""#),
-            ("", r#""""#),
-            ("}} alone", r#""}} alone""#),
-            ("{{ input.n }}", "18446744073709551616"),
-            ("{{input.l}}", r#"[1,{"x":null}]"#),
-            ("{{ input.none }}", "null"),
-            (" {{ input.n }}", r#"" 18446744073709551616""#),
-            ("{{input.n}}{{input.t}}", r#""18446744073709551616true""#),
-            ("<{{ input.s }}>", r#""<a \"b\">""#),
-            ("<{{ input.none }}>", r#""<>""#),
-            ("<{{ input.l }}>", r#""<[1,{\"x\":null}]>""#),
-            (r#"{{ "{{" }}"#, r#""{{""#),
-            (r#"{{ "}}" }} and {{ '\'}}' }}"#, r#""}} and '}}""#),
-        ] {
-            let rendered = render(&json!(text), 100).unwrap();
-            assert_eq!(json::write(&rendered), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_whole_value_is_walked_but_names_are_not() {
-        let template =
-            json!({ "{{ input.s }}": ["{{ input.t }}", 1], "b": { "c": "{{ input.t }}!" } });
-        let rendered = render(&template, 1000).unwrap();
-        assert_eq!(
-            rendered,
-            json!({ "{{ input.s }}": [true, 1], "b": { "c": "true!" } })
-        );
-    }
-
-    #[test]
-    fn all_mistakes_come_at_once_with_their_pointers() {
-        let template = json!({ "a/b": ["{{ 1 +", "{{ 1 + 1 }}", "fine"], "c": "{{ \"open }}" });
-        let found = Template::parse(&template).unwrap_err();
-        let pointers: Vec<&str> = found
-            .iter()
-            .map(|violation| violation.pointer.as_str())
-            .collect();
-        assert_eq!(pointers, ["/a~1b/0", "/a~1b/1", "/c"]);
-        assert!(found[0].message.contains("has no }}"), "{found:?}");
-        assert!(found[1].message.contains("do not compute"), "{found:?}");
-
-        let found = render(
-            &json!(["{{ input.x }}", "{{ input.t }}", "{{ input.y }}"]),
-            100,
-        )
-        .unwrap_err();
-        let pointers: Vec<&str> = found
-            .iter()
-            .map(|violation| violation.pointer.as_str())
-            .collect();
-        assert_eq!(pointers, ["/0", "/2"]);
-    }
-
-    #[test]
-    fn the_measure_is_that_of_the_compact_json() {
-        for template in [
-            json!("{{ input.l }}"),
-            json!("x {{ input.l }} {{ input.s }} \u{1} \n é"),
-            json!({ "a\"": ["{{ input.s }}", {}, [], "{{ input.n }}"], "b": { "c": "{{ input.t }}" } }),
-        ] {
-            let rendered = render(&template, 1000).unwrap();
-            let size = json::write(&rendered).len();
-            assert!(render(&template, size).is_ok(), "{template}");
-            assert!(render(&template, size - 1).is_err(), "{template}");
-        }
-    }
-
-    #[test]
-    fn a_value_named_often_does_not_explode() {
-        let large = json!({ "text": "x".repeat(400_000) });
-        let scope = Scope {
-            input: &large,
-            run: &Value::Null,
-            steps: &|_| None,
-        };
-        let template = Template::parse(&json!(vec!["{{ input }}"; 20_000])).unwrap();
-        let found = template.render(&scope, 524_288).unwrap_err();
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].pointer, "/1");
-    }
-
-    #[test]
-    fn references_carry_their_pointers() {
-        let template = Template::parse(&json!({
-            "a": "{{ steps.x.result }} {{ steps.y.result }}", "b": ["-", "{{ steps.x.result.z }}"]
-        }))
-        .unwrap();
-        let pair = |at: &str, id: &str| (at.to_owned(), id.to_owned());
-        assert_eq!(
-            template.references(),
-            [pair("/a", "x"), pair("/a", "y"), pair("/b/1", "x")]
-        );
-        assert!(
-            Template::parse(&json!({ "a": [1] }))
-                .unwrap()
-                .literal()
-                .is_some()
-        );
-        assert!(template.literal().is_none());
-    }
-}
+#[path = "template_tests.rs"]
+mod tests;

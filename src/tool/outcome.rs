@@ -28,7 +28,7 @@
 use serde_json::Value;
 
 use super::definition::Effect;
-use super::request::RequestError;
+use super::request::{OutboundRequest, RequestError};
 use crate::json::{self, Violation};
 use crate::retry::retry_after_ms;
 use crate::words::Timestamp;
@@ -190,6 +190,18 @@ pub fn verified(answer: &Answer) -> Verified {
 #[must_use]
 pub fn callback_honoured(header: Option<&str>) -> bool {
     !header.is_some_and(|value| value.trim().eq_ignore_ascii_case("none"))
+}
+
+impl Outcome {
+    /// The same with the request's secrets masked in its error: a tool may answer with what it was
+    /// sent. A result is the tool's own and stays as it is.
+    #[must_use]
+    pub fn masked(mut self, request: &OutboundRequest) -> Self {
+        if let Outcome::Retryable { error, .. } | Outcome::Rejected { error, .. } = &mut self {
+            *error = request.mask(error);
+        }
+        self
+    }
 }
 
 impl From<RequestError> for Outcome {
