@@ -230,35 +230,52 @@ pub async fn take_envelope<W: World>(
     tenant_id: &TenantId,
     value: Value,
 ) -> Result<Taken, Fault> {
+    match offer_envelope(world, tenant_id, &value).await? {
+        Ok(envelope) => Ok(Taken::Accepted(Box::new(envelope))),
+        Err(errors) => reject(world, tenant_id, value, errors).await,
+    }
+}
+
+/// Hands one envelope to its run. What is wrong with it is told and not kept: the caller has it.
+pub async fn offer_envelope<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    value: &Value,
+) -> Result<Result<Envelope, Vec<Violation>>, Fault> {
     let random = world.random();
     let mut bytes = [0; 26];
     for (to, from) in bytes.iter_mut().zip(random) {
         *to = from;
     }
     let door = Door { tenant_id, now: world.now(), random: bytes };
-    let checked = schema::validate("envelope", &value).and_then(|()| {
+    let checked = schema::validate("envelope", value).and_then(|()| {
         let event_type = value.get("event_type").and_then(Value::as_str).unwrap_or_default();
         let payload = value.get("payload").unwrap_or(&Value::Null);
         schema::validate_at(event_type, payload, "/payload")
     });
-    let envelope = match checked.and_then(|()| accept(&value, &door)) {
+    let envelope = match checked.and_then(|()| accept(value, &door)) {
         Ok(envelope) => envelope,
-        Err(errors) => return reject(world, tenant_id, value, errors).await,
+        Err(errors) => return Ok(Err(errors)),
     };
     let op = RunOp::Envelope(envelope.clone());
     let call = RunCall { tenant_id: tenant_id.clone(), op };
     let answer = world.run(&envelope.run_id, &call).await?;
     relay(world, &answer.messages).await;
-    let errors = match answer.result {
-        Ok(_) => return Ok(Taken::Accepted(Box::new(envelope))),
-        Err(Refusal::NotFound) => vec![Violation::new("/run_id", "there is no such run")],
+    Ok(match answer.result {
+        Ok(_) => Ok(envelope),
+        Err(Refusal::NotFound) => Err(vec![Violation::new("/run_id", "there is no such run")]),
         Err(Refusal::Ended { status }) => {
-            vec![Violation::new("/run_id", format!("the run has ended: {status}"))]
+            Err(vec![Violation::new("/run_id", format!("the run has ended: {status}"))])
         }
-        Err(Refusal::Invalid { violations }) => violations,
-        Err(refusal) => vec![Violation::new("/run_id", format!("the run refused it: {refusal:?}"))],
-    };
-    reject(world, tenant_id, value, errors).await
+        Err(Refusal::Invalid { violations }) => Err(violations),
+        Err(Refusal::Frozen { seq, .. }) => {
+            let message = format!("the run is frozen: entry {seq} of its log cannot be read");
+            Err(vec![Violation::new("/run_id", message)])
+        }
+        Err(Refusal::AlreadySettled { .. } | Refusal::KeyReused) => {
+            Err(vec![Violation::new("/run_id", "the run refused it")])
+        }
+    })
 }
 
 async fn reject<W: World>(
