@@ -23,7 +23,7 @@ pub(super) fn open(
 pub(super) fn settle(
     turn: &mut Turn,
     dead_letter_id: DeadLetterId,
-    settlement: Settlement,
+    mut settlement: Settlement,
     request: Option<RequestRef>,
 ) -> Result<Reply, Refusal> {
     if replayed(&turn.state, request.as_ref())? {
@@ -39,7 +39,9 @@ pub(super) fn settle(
     }
     let index = letter.step_index;
     let mut repaired = None;
-    if let Settlement::Redelivered { payload, tools } = &settlement {
+    if let Settlement::Redelivered { payload, tools } = &mut settlement {
+        // A run stays on the version with which it started.
+        tools.retain(|name, _| !turn.state.tools.contains_key(name));
         let intent = match (payload, &letter.request) {
             (Some(payload), _) => Some(intent(payload)?),
             (None, Some(request)) => Some((request.tool.clone(), request.arguments.clone())),
