@@ -18,3 +18,4 @@ pub mod retry;
 pub mod expression;
 pub mod plan;
 pub mod tool;
+pub mod schema;
