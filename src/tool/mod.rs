@@ -1,1 +1,24 @@
-//! tool
+//! What a run may do: one HTTP request per tool call, and what its answer means.
+//!
+//! [`Tool::parse`] reads a definition. [`Tool::request`] makes the request of one attempt, secrets
+//! put in last and kept out of everything that can be logged. [`classify`] turns the answer into an
+//! [`Outcome`], and [`after`] says what follows from it, by the tool's effect. All of it is pure;
+//! the sending is done elsewhere.
+
+mod definition;
+mod encode;
+mod outcome;
+#[cfg(test)]
+mod outcome_tests;
+mod request;
+mod secrets;
+mod target;
+
+pub use definition::{Effect, Tool};
+pub use outcome::{
+    Answer, Next, Outcome, RejectReason, Reply, Sent, Transport, TransportKind, Verified, after,
+    callback_honoured, classify, verified,
+};
+pub use request::{Call, OutboundRequest, RequestError, Secrets};
+pub use secrets::is_secret_name;
+pub use target::{HttpTarget, Method};

@@ -1,0 +1,267 @@
+//! Goes as far as the run can go by itself: begins the steps whose turn has come, and ends the run
+//! when nothing is left.
+
+use serde_json::json;
+
+use crate::agent::Planner;
+use crate::expression::Scope;
+use crate::json::{self, Json, Value, Violation};
+use crate::plan::{Action, Plan};
+use crate::run::event::{
+    DeadLetterReason, Event, RunError, SkipReason, StepError, WaitKind,
+};
+use crate::run::state::PlannerEnd;
+use crate::run::{Phase, State, Step};
+use crate::words::Timestamp;
+use crate::words::limits::{LOG_BYTES_MAX, VALUE_BYTES_MAX};
+
+use super::dead_letter::open;
+use super::{Refusal, Turn};
+
+pub(super) fn advance(turn: &mut Turn) -> Result<(), Refusal> {
+    // Each round begins at least one step or stops, so there are at most as many as steps.
+    loop {
+        if turn.state.status.is_end() {
+            return Ok(());
+        }
+        if let Some(error) = failure(&turn.state) {
+            return fail_run(turn, error);
+        }
+        let Some(plan) = turn.state.plan() else { return end_external(turn) };
+        let begun = match next_step(&turn.state, plan) {
+            Some(index) => index,
+            None => return end_plan(turn),
+        };
+        begin(turn, begun)?;
+    }
+}
+
+/// What ends the run in failure, if anything does.
+fn failure(state: &State) -> Option<RunError> {
+    if let Some((index, step, error)) = state.failing() {
+        return Some(RunError {
+            reason: error.reason.clone(),
+            message: error.message.clone(),
+            step_index: Some(index),
+            step_id: Some(step.id.clone()),
+        });
+    }
+    (state.log_bytes > LOG_BYTES_MAX).then(|| RunError {
+        reason: "log_too_large".into(),
+        message: format!("the run's log has {} bytes; at most {LOG_BYTES_MAX}", state.log_bytes),
+        step_index: None,
+        step_id: None,
+    })
+}
+
+/// Nothing new is begun. What is in a worker's hands is waited for, so that its outcome is
+/// recorded; then the run ends.
+fn fail_run(turn: &mut Turn, error: RunError) -> Result<(), Refusal> {
+    if turn.state.steps.iter().any(|step| step.lease().is_some()) {
+        return Ok(());
+    }
+    cancel_open_steps(turn)?;
+    turn.record(None, Event::RunFailed { error })
+}
+
+pub(super) fn cancel_open_steps(turn: &mut Turn) -> Result<(), Refusal> {
+    let open: Vec<u32> =
+        turn.state.steps_indexed().filter(|(_, s)| !s.is_done()).map(|(index, _)| index).collect();
+    for index in open {
+        turn.record(Some(index), Event::StepCancelled {})?;
+    }
+    Ok(())
+}
+
+fn next_step(state: &State, plan: &Plan) -> Option<u32> {
+    let active = state.steps.iter().filter(|step| step.is_active()).count();
+    let done = |index: usize| state.steps.get(index).is_some_and(Step::is_done);
+    let begun =
+        |index: usize| state.steps.get(index).is_none_or(|step| step.phase != Phase::Pending);
+    let may_call = active < state.agent.limits.max_parallel as usize;
+    plan.ready(done, begun)
+        .into_iter()
+        .find(|index| {
+            let calls = |step: &crate::plan::Step| matches!(step.action, Action::Tool { .. });
+            may_call || !plan.steps.get(*index).is_some_and(calls)
+        })
+        .map(|index| index as u32)
+}
+
+/// What a step's turn leads to, worked out before anything is recorded.
+enum Begin {
+    Skip,
+    Request { tool: String, arguments: Value, known: bool },
+    Emit { r#type: String, data: Value },
+    Sleep { until: Timestamp },
+    Malformed { tool: Option<(String, Value)>, violations: Vec<Violation> },
+}
+
+fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
+    let Some(begin) = plan_begin(&turn.state, index, turn.now) else {
+        return fail_unsupported(turn, index);
+    };
+    let step = Some(index);
+    match begin {
+        Begin::Skip => turn.record(step, Event::StepSkipped { reason: SkipReason::When }),
+        Begin::Emit { r#type, data } => {
+            turn.record(step, Event::EventEmitted { r#type, data: Json::new(data) })
+        }
+        Begin::Sleep { until } => {
+            turn.record(step, Event::WaitStarted { kind: WaitKind::Sleep, until })
+        }
+        Begin::Request { tool, arguments, known } => {
+            let event = Event::ToolRequested { tool: tool.clone(), arguments: Json::new(arguments) };
+            turn.record(step, event)?;
+            if known {
+                return Ok(());
+            }
+            let message = format!(
+                "the tenant had no tool {tool} when the run started: store it with PUT /v1/tools/{tool}, then redeliver"
+            );
+            let errors = vec![Violation::new("/payload/tool", message.clone())];
+            open(turn, index, DeadLetterReason::UnknownTool, message, errors)
+        }
+        Begin::Malformed { tool, violations } => {
+            if let Some((tool, arguments)) = tool {
+                let event = Event::ToolRequested { tool, arguments: Json::new(arguments) };
+                turn.record(step, event)?;
+            }
+            let message = json::sentence(&violations);
+            open(turn, index, DeadLetterReason::InvalidArguments, message, violations)
+        }
+    }
+}
+
+/// `None`: the action is not one that this release carries out.
+fn plan_begin(state: &State, index: u32, now: Timestamp) -> Option<Begin> {
+    let planned = state.plan()?.steps.get(index as usize)?;
+    let run = run_scope(state);
+    let result = |id: &str| step_result(state, id);
+    let scope = Scope { input: &state.created.input, run: &run, steps: &result };
+    if let Some(when) = &planned.when {
+        match when.eval_condition(&scope) {
+            Ok(true) => {}
+            Ok(false) => return Some(Begin::Skip),
+            Err(error) => {
+                let violations = vec![Violation::new("/when", error.to_string())];
+                return Some(Begin::Malformed { tool: None, violations });
+            }
+        }
+    }
+    let malformed = |violations| Begin::Malformed { tool: None, violations };
+    Some(match &planned.action {
+        Action::Tool { tool, arguments } => {
+            let pinned = state.tools.get(tool).is_some();
+            match arguments.render(&scope, VALUE_BYTES_MAX) {
+                Ok(arguments) => Begin::Request { tool: tool.clone(), arguments, known: pinned },
+                Err(violations) => {
+                    let under = |v: Violation| {
+                        Violation::new(format!("/payload/arguments{}", v.pointer), v.message)
+                    };
+                    let violations = violations.into_iter().map(under).collect();
+                    let as_written = arguments_as_written(state, index);
+                    Begin::Malformed { tool: Some((tool.clone(), as_written)), violations }
+                }
+            }
+        }
+        Action::Emit { r#type, data } => match data.render(&scope, VALUE_BYTES_MAX) {
+            Ok(data) => Begin::Emit { r#type: r#type.clone(), data },
+            Err(violations) => malformed(violations),
+        },
+        Action::Sleep { duration_ms } => Begin::Sleep { until: now.plus_ms(*duration_ms) },
+        Action::SleepUntil { at } => match at.render(&scope, VALUE_BYTES_MAX) {
+            Ok(value) => match value.as_str().map(Timestamp::parse) {
+                Some(Ok(until)) => Begin::Sleep { until },
+                _ => malformed(vec![Violation::new(
+                    "/sleep_until",
+                    format!("expected an RFC 3339 time, got {}", json::write(&value)),
+                )]),
+            },
+            Err(violations) => malformed(violations),
+        },
+        Action::WaitFor { .. } | Action::Approval { .. } | Action::Run { .. } => return None,
+    })
+}
+
+/// A step's arguments with their expressions: what a person sees who must repair them.
+fn arguments_as_written(state: &State, index: u32) -> Value {
+    let Planner::Plan(_, plan) = &state.agent.planner else { return Value::Null };
+    let step = plan.get("steps").and_then(|steps| steps.get(index as usize));
+    step.and_then(|step| step.get("arguments")).cloned().unwrap_or_else(|| json!({}))
+}
+
+fn fail_unsupported(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
+    let step = turn.state.step(index);
+    let error = StepError {
+        reason: "unsupported_action".into(),
+        message: format!(
+            "this release does not carry out {} steps",
+            step.map_or("such", |step| step.kind)
+        ),
+        status_code: None,
+        errors: Vec::new(),
+    };
+    turn.record(Some(index), Event::ToolFailed { attempt: 0, error })
+}
+
+/// Ends a run whose every step is done.
+fn end_plan(turn: &mut Turn) -> Result<(), Refusal> {
+    if !turn.state.steps.iter().all(Step::is_done) {
+        return Ok(());
+    }
+    let state = &turn.state;
+    let run = run_scope(state);
+    let result = |id: &str| step_result(state, id);
+    let scope = Scope { input: &state.created.input, run: &run, steps: &result };
+    let output = match state.plan().and_then(|plan| plan.output.as_ref()) {
+        Some(template) => template.render(&scope, VALUE_BYTES_MAX).map(Json::new),
+        None => Ok(state.steps.last().map_or_else(Json::null, |step| step.result.clone())),
+    };
+    match output {
+        Ok(output) => turn.record(None, Event::RunCompleted { output }),
+        Err(violations) => {
+            let error = RunError {
+                reason: "invalid_output".into(),
+                message: format!("the plan's output: {}", json::sentence(&violations)),
+                step_index: None,
+                step_id: None,
+            };
+            turn.record(None, Event::RunFailed { error })
+        }
+    }
+}
+
+/// Ends a run whose external planner is done, once its steps are.
+fn end_external(turn: &mut Turn) -> Result<(), Refusal> {
+    let Some(end) = turn.state.planner_end.clone() else { return Ok(()) };
+    match end {
+        PlannerEnd::Failed { message } => {
+            let error =
+                RunError { reason: "planner_failed".into(), message, step_index: None, step_id: None };
+            fail_run(turn, error)
+        }
+        PlannerEnd::Completed { output } if turn.state.steps.iter().all(Step::is_done) => {
+            turn.record(None, Event::RunCompleted { output })
+        }
+        PlannerEnd::Completed { .. } => Ok(()),
+    }
+}
+
+/// `run` in expressions.
+fn run_scope(state: &State) -> Value {
+    json!({
+        "run_id": state.run_id().as_str(),
+        "tenant_id": state.tenant_id().as_str(),
+        "trace_id": state.trace_id().as_str(),
+        "created_at": state.created_at.to_string(),
+        "agent": state.created.agent,
+        "tags": state.created.tags,
+    })
+}
+
+fn step_result<'a>(state: &'a State, id: &str) -> Option<&'a Value> {
+    let index = state.plan()?.index_of(id)?;
+    let step = state.steps.get(index)?;
+    step.is_done().then_some(&*step.result)
+}

@@ -1,0 +1,83 @@
+//! A step that a person must settle, and the settlement.
+
+use std::collections::BTreeMap;
+
+use crate::json::{Json, Value, Violation};
+use crate::run::event::{DeadLetterReason, Event, PinnedTool, RequestRef, Settlement};
+use crate::words::DeadLetterId;
+
+use super::{Refusal, Reply, Turn, advance, replayed};
+
+pub(super) fn open(
+    turn: &mut Turn,
+    index: u32,
+    reason: DeadLetterReason,
+    message: String,
+    errors: Vec<Violation>,
+) -> Result<(), Refusal> {
+    let seed = format!("{}/{}/{index}", turn.state.run_id(), turn.state.seq);
+    let dead_letter_id = DeadLetterId::derive(turn.now, &seed);
+    turn.record(Some(index), Event::DeadLetterOpened { dead_letter_id, reason, message, errors })
+}
+
+pub(super) fn settle(
+    turn: &mut Turn,
+    dead_letter_id: DeadLetterId,
+    settlement: Settlement,
+    request: Option<RequestRef>,
+) -> Result<Reply, Refusal> {
+    if replayed(&turn.state, request.as_ref())? {
+        return Ok(Reply::Replayed);
+    }
+    let Some(letter) = turn.state.dead_letter(&dead_letter_id) else { return Err(Refusal::NotFound) };
+    if let Some(settled) = &letter.settled {
+        let status = settled.settlement.status().to_owned();
+        return Err(Refusal::AlreadySettled { status, at: settled.at });
+    }
+    if turn.state.status.is_end() {
+        return Err(Refusal::Ended { status: turn.state.status.as_str().to_owned() });
+    }
+    let index = letter.step_index;
+    let mut repaired = None;
+    if let Settlement::Redelivered { payload, tools } = &settlement {
+        let intent = match (payload, &letter.request) {
+            (Some(payload), _) => Some(intent(payload)?),
+            (None, Some(request)) => Some((request.tool.clone(), request.arguments.clone())),
+            (None, None) => None,
+        };
+        if let Some((tool, _)) = &intent {
+            require_tool(&turn.state.tools, tools, tool)?;
+        }
+        repaired = payload.as_ref().and(intent);
+    }
+    turn.record(Some(index), Event::DeadLetterSettled { dead_letter_id, settlement, request })?;
+    if let Some((tool, arguments)) = repaired {
+        turn.record(Some(index), Event::ToolRequested { tool, arguments })?;
+    }
+    advance::advance(turn)?;
+    Ok(Reply::Done)
+}
+
+/// The tool and the arguments of a repaired payload.
+fn intent(payload: &Json) -> Result<(String, Json), Refusal> {
+    let invalid = |pointer: &str, message: &str| Refusal::Invalid {
+        violations: vec![Violation::new(pointer, message)],
+    };
+    let tool = payload.get("tool").and_then(Value::as_str);
+    let tool = tool.ok_or_else(|| invalid("/payload/tool", "expected the name of a tool"))?;
+    let arguments = payload.get("arguments");
+    let arguments = arguments.ok_or_else(|| invalid("/payload/arguments", "is missing"))?;
+    Ok((tool.to_owned(), Json::new(arguments.clone())))
+}
+
+fn require_tool<T>(
+    pinned: &BTreeMap<String, T>,
+    added: &BTreeMap<String, PinnedTool>,
+    tool: &str,
+) -> Result<(), Refusal> {
+    if pinned.contains_key(tool) || added.contains_key(tool) {
+        return Ok(());
+    }
+    let message = format!("the tenant has no tool {tool}: store it with PUT /v1/tools/{tool} first");
+    Err(Refusal::Invalid { violations: vec![Violation::new("/payload/tool", message)] })
+}

@@ -1,0 +1,142 @@
+//! Decides: takes a run's state, one input, the time and a random number, and answers with the
+//! entries to append and the reply to give. Nothing here waits, stores or sends.
+
+mod advance;
+mod cancel;
+mod claim;
+mod dead_letter;
+mod envelope;
+mod settle;
+mod start;
+mod tick;
+
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::Envelope;
+use crate::json::Violation;
+use crate::run::event::{Event, RequestRef, Settlement};
+use crate::run::{Corrupt, Recorded, State, Status};
+use crate::words::{DeadLetterId, Timestamp};
+
+pub use claim::{Assignment, Claim, ClaimReply, Extend, ExtendReply, TurnedAway};
+pub use settle::{Report, Settle, SettleReply};
+pub use start::start;
+
+/// Everything that can happen to a run after its start.
+#[derive(Debug)]
+pub enum Input {
+    Claim(Claim),
+    Extend(Extend),
+    Settle(Settle),
+    /// Time has passed.
+    Tick,
+    Cancel { request: Option<RequestRef> },
+    SettleDeadLetter { dead_letter_id: DeadLetterId, settlement: Settlement, request: Option<RequestRef> },
+    /// From a client, for a run whose planner is external, or once more for a step that is known.
+    Envelope(Envelope),
+}
+
+/// What the one who gave the input is told.
+#[derive(Debug)]
+pub enum Reply {
+    Claim(ClaimReply),
+    Extend(ExtendReply),
+    Settle(SettleReply),
+    Done,
+    /// The request was carried out before, under the same key.
+    Replayed,
+}
+
+/// Why an input was not taken: the sender's matter, a value and not a failure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    NotFound,
+    /// The run has ended, and how.
+    Ended { status: String },
+    /// The dead letter was settled before, and how.
+    AlreadySettled { status: String, at: Timestamp },
+    /// The client's key was used for another body.
+    KeyReused,
+    Invalid { violations: Vec<Violation> },
+    /// The log cannot be read; the run is frozen.
+    Frozen { seq: u64, message: String },
+}
+
+impl From<Corrupt> for Refusal {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::Frozen { seq: corrupt.seq, message: corrupt.message }
+    }
+}
+
+/// One turn of a run: the state as it becomes, and the entries that make it so.
+pub struct Turn {
+    pub state: State,
+    pub entries: Vec<Recorded>,
+    pub now: Timestamp,
+    pub random: u64,
+}
+
+impl Turn {
+    pub fn new(state: State, now: Timestamp, random: u64) -> Self {
+        // A clock that went back must not write a log that does.
+        let now = now.max(state.updated_at);
+        Self { state, entries: Vec::new(), now, random }
+    }
+
+    /// Appends an entry and takes it into account.
+    fn record(&mut self, step: Option<u32>, event: Event) -> Result<(), Refusal> {
+        let previous = (self.state.seq, self.state.hash.as_str());
+        let recorded = Recorded::new(&self.state.identity, previous, self.now, step, event)
+            .map_err(|e| Corrupt { seq: self.state.seq, message: e.to_string() })?;
+        self.state.apply(&recorded)?;
+        self.entries.push(recorded);
+        Ok(())
+    }
+
+    /// Notes that the run has come to rest, where this turn brought it there.
+    fn mark_rest(&mut self, before: Status) -> Result<(), Refusal> {
+        match self.state.status {
+            status if status == before => Ok(()),
+            Status::Waiting => self.record(None, Event::RunWaiting {}),
+            Status::Blocked => {
+                let open = self.state.open_dead_letters();
+                let dead_letter_ids = open.map(|letter| letter.dead_letter_id.clone()).collect();
+                self.record(None, Event::RunBlocked { dead_letter_ids })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Takes one input into account. On a refusal the turn is void: its state must be dropped.
+pub fn decide(turn: &mut Turn, input: Input) -> Result<Reply, Refusal> {
+    let before = turn.state.status;
+    let reply = match input {
+        Input::Claim(claim) => Reply::Claim(claim::claim(turn, &claim)?),
+        Input::Extend(extend) => Reply::Extend(claim::extend(turn, &extend)?),
+        Input::Settle(settle) => Reply::Settle(settle::settle(turn, settle)?),
+        Input::Tick => tick::tick(turn)?,
+        Input::Cancel { request } => cancel::cancel(turn, request)?,
+        Input::SettleDeadLetter { dead_letter_id, settlement, request } => {
+            dead_letter::settle(turn, dead_letter_id, settlement, request)?
+        }
+        Input::Envelope(envelope) => envelope::take(turn, envelope)?,
+    };
+    turn.mark_rest(before)?;
+    Ok(reply)
+}
+
+/// Whether a request with this key was carried out before; refused if it was another one.
+fn replayed(state: &State, request: Option<&RequestRef>) -> Result<bool, Refusal> {
+    let Some(request) = request else { return Ok(false) };
+    let earlier = state
+        .requests
+        .iter()
+        .find(|(known, _)| known.route == request.route && known.key == request.key);
+    match earlier {
+        None => Ok(false),
+        Some((known, _)) if known.fingerprint == request.fingerprint => Ok(true),
+        Some(_) => Err(Refusal::KeyReused),
+    }
+}

@@ -1,0 +1,199 @@
+//! A worker reports how its step went.
+
+use serde::{Deserialize, Serialize};
+
+use crate::json::Json;
+use crate::plan::OnFailure;
+use crate::run::event::{DeadLetterReason, Event, Purpose, StepError, WaitSource};
+use crate::run::{Phase, Step};
+use crate::tool::Effect;
+
+use super::claim::{Assignment, grant};
+use super::dead_letter::open;
+use super::{Refusal, Turn, advance};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settle {
+    pub step_index: u32,
+    pub token: u64,
+    pub report: Report,
+    /// Deliveries of this step that were turned away while it ran.
+    pub duplicates_suppressed: u32,
+    /// Whether the worker takes the next step at once.
+    pub wants_next: bool,
+}
+
+/// What a worker found out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    Completed { result: Json, status_code: Option<u16> },
+    Failed {
+        error: StepError,
+        reason: DeadLetterReason,
+        retryable: bool,
+        retry_after_ms: Option<i64>,
+        /// Whether the tool may have acted.
+        may_have_acted: bool,
+    },
+    /// The tool's `verify` request says that nothing was done.
+    NotDone,
+    /// The tool's `verify` request could not tell.
+    StillUnknown { error: StepError },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SettleReply {
+    /// False: the report came from a worker that no longer held the step, and nothing was recorded.
+    pub recorded: bool,
+    pub next: Option<Box<Assignment>>,
+}
+
+pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Refusal> {
+    let index = settle.step_index;
+    let lease = turn.state.step(index).and_then(Step::lease).copied();
+    let Some(lease) = lease.filter(|l| l.token == settle.token && !turn.state.status.is_end()) else {
+        return Ok(SettleReply { recorded: false, next: None });
+    };
+    match settle.report {
+        Report::Completed { result, status_code } => {
+            let attempt = turn.state.step(index).map_or(0, |step| step.attempt);
+            let duplicates_suppressed = settle.duplicates_suppressed;
+            let event = Event::ToolCompleted { attempt, result, status_code, duplicates_suppressed };
+            turn.record(Some(index), event)?;
+        }
+        Report::Failed { error, reason, retryable, retry_after_ms, may_have_acted } => {
+            if lease.purpose == Purpose::Verify {
+                unsettled_verification(turn, index, error, retryable, retry_after_ms)?;
+            } else if retryable && may_have_acted && effect(turn, index) == Effect::AtMostOnce {
+                unknown(turn, index, error)?;
+            } else if retryable {
+                retry(turn, index, error, retry_after_ms)?;
+            } else {
+                fail(turn, index, error, reason)?;
+            }
+        }
+        Report::NotDone => {
+            let error = StepError {
+                reason: "not_done".into(),
+                message: "the tool's verify request says that nothing was done".into(),
+                status_code: None,
+                errors: Vec::new(),
+            };
+            retry(turn, index, error, Some(0))?;
+        }
+        Report::StillUnknown { error } => {
+            unsettled_verification(turn, index, error, false, None)?;
+        }
+    }
+    advance::advance(turn)?;
+    let next = if settle.wants_next { next_for_the_same_worker(turn, index)? } else { None };
+    Ok(SettleReply { recorded: true, next })
+}
+
+/// The first step that became ready through this report: its claim costs no entry of a queue and no
+/// further call. Its siblings go to other workers.
+fn next_for_the_same_worker(turn: &mut Turn, after: u32) -> Result<Option<Box<Assignment>>, Refusal> {
+    let now = turn.now;
+    let fresh = turn.state.steps_indexed().find(|(index, step)| {
+        *index != after && matches!(step.phase, Phase::Ready { since } if since == now)
+    });
+    match fresh.map(|(index, _)| index) {
+        Some(index) if turn.state.failing().is_none() => Ok(grant(turn, index)?.map(Box::new)),
+        _ => Ok(None),
+    }
+}
+
+fn effect(turn: &Turn, index: u32) -> Effect {
+    let step = turn.state.step(index);
+    step.and_then(|step| turn.state.tool_of(step)).map_or(Effect::AtMostOnce, |p| p.tool.effect)
+}
+
+/// Schedules the next attempt, or gives up when the policy says so.
+fn retry(
+    turn: &mut Turn,
+    index: u32,
+    error: StepError,
+    retry_after_ms: Option<i64>,
+) -> Result<(), Refusal> {
+    let Some(step) = turn.state.step(index) else { return Ok(()) };
+    let Some(pinned) = turn.state.tool_of(step) else { return Ok(()) };
+    let policy = pinned.tool.retry;
+    if !policy.may_retry(step.attempts_used()) {
+        return fail(turn, index, error, DeadLetterReason::RetriesExhausted);
+    }
+    let backoff = policy.wait_ms(step.attempts_used().max(1), step.previous_wait_ms, turn.random);
+    let (wait_ms, wait_source) = match retry_after_ms {
+        Some(ms) => (ms, WaitSource::RetryAfter),
+        None => (backoff, WaitSource::Backoff),
+    };
+    let attempt = step.attempt;
+    let retry_at = turn.now.plus_ms(wait_ms);
+    let purpose = Purpose::Call;
+    let event =
+        Event::ToolRetryScheduled { attempt, error, wait_ms, retry_at, wait_source, purpose };
+    turn.record(Some(index), event)
+}
+
+/// Records that a call may have taken effect. What is not known is asked of the tool where it can
+/// be, and of a person where it cannot.
+pub(super) fn unknown(turn: &mut Turn, index: u32, error: StepError) -> Result<(), Refusal> {
+    let Some(step) = turn.state.step(index) else { return Ok(()) };
+    let attempt = step.attempt;
+    let verifiable = turn.state.tool_of(step).is_some_and(|pinned| pinned.tool.verify.is_some());
+    turn.record(Some(index), Event::ToolOutcomeUnknown { attempt, error: error.clone() })?;
+    if verifiable {
+        return Ok(());
+    }
+    open(turn, index, DeadLetterReason::OutcomeUnknown, error.message, error.errors)
+}
+
+/// A verification that failed for the moment is tried again like any call; one that cannot tell is
+/// a person's matter.
+fn unsettled_verification(
+    turn: &mut Turn,
+    index: u32,
+    error: StepError,
+    retryable: bool,
+    retry_after_ms: Option<i64>,
+) -> Result<(), Refusal> {
+    let tries = turn.state.step(index).map_or(u32::MAX, |step| step.verifications);
+    let policy = turn
+        .state
+        .step(index)
+        .and_then(|step| turn.state.tool_of(step))
+        .map(|pinned| pinned.tool.retry)
+        .unwrap_or_default();
+    if retryable && policy.may_retry(tries) {
+        let wait_ms = retry_after_ms.unwrap_or_else(|| policy.wait_ms(tries.max(1), None, turn.random));
+        let attempt = turn.state.step(index).map_or(0, |step| step.attempt);
+        let retry_at = turn.now.plus_ms(wait_ms);
+        let wait_source = WaitSource::Backoff;
+        let purpose = Purpose::Verify;
+        let event =
+            Event::ToolRetryScheduled { attempt, error, wait_ms, retry_at, wait_source, purpose };
+        return turn.record(Some(index), event);
+    }
+    open(turn, index, DeadLetterReason::OutcomeUnknown, error.message, error.errors)
+}
+
+/// The step's last attempt failed: what follows is the plan's to say.
+pub(super) fn fail(
+    turn: &mut Turn,
+    index: u32,
+    error: StepError,
+    reason: DeadLetterReason,
+) -> Result<(), Refusal> {
+    let attempt = turn.state.step(index).map_or(0, |step| step.attempt);
+    let on_failure = turn
+        .state
+        .plan()
+        .and_then(|plan| plan.steps.get(index as usize))
+        .map_or(OnFailure::DeadLetter, |planned| planned.on_failure);
+    let (message, errors) = (error.message.clone(), error.errors.clone());
+    turn.record(Some(index), Event::ToolFailed { attempt, error })?;
+    match on_failure {
+        OnFailure::DeadLetter => open(turn, index, reason, message, errors),
+        OnFailure::Fail | OnFailure::Continue => Ok(()),
+    }
+}

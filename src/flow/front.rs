@@ -1,0 +1,308 @@
+//! What the front door does once a request is understood: starts runs, takes envelopes, settles
+//! dead letters.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use crate::agent::{Agent, Planner};
+use crate::decide::Refusal;
+use crate::envelope::{Door, Envelope, accept};
+use crate::json::{Json, Value, Violation};
+use crate::plan::{Action, parse_versioned_name};
+use crate::ports::{
+    DefinitionKind, Failpoint, Fault, RunCall, RunOp, RunResult, TenantAnswer, TenantCall, World,
+};
+use crate::run::event::{DeadLetterReason, PinnedTool, RequestRef, RunCreated, Settlement};
+use crate::schema;
+use crate::words::limits::PLAN_STEPS_MAX;
+use crate::words::{DeadLetterId, RunId, TenantId, TraceId};
+
+use super::relay::relay;
+use super::stray;
+
+/// A start request that has passed `run-request`.
+pub struct Start {
+    pub tenant_id: TenantId,
+    pub body: Value,
+    /// The client's `Idempotency-Key`.
+    pub request: Option<RequestRef>,
+    /// The `traceparent` of the HTTP request.
+    pub traceparent: Option<String>,
+}
+
+/// A run that exists now, as it was answered when it was born.
+pub struct Started {
+    pub run_id: RunId,
+    pub shown: Box<RawValue>,
+    pub replayed: bool,
+}
+
+/// Why a request was not carried out.
+#[derive(Debug)]
+pub enum Refused {
+    Invalid(Vec<Violation>),
+    UnknownTenant,
+    KeyReused,
+    Run(Refusal),
+    World(Fault),
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Self {
+        Self::World(fault)
+    }
+}
+
+/// Starts a run: a place in the tenant's index, then the run's first commit, then its messages.
+///
+/// The place comes first, so that there is no run the sweeper does not know of; a place without a
+/// run is found and removed.
+pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Refused> {
+    let Start { tenant_id, body, request, traceparent } = start;
+    let input = body.get("input").cloned().unwrap_or_else(|| Value::Object(Default::default()));
+    let (label, definition, agent) = resolve_agent(world, &tenant_id, &body).await?;
+    if let Some(input_schema) = &agent.input_schema {
+        schema::validate_with(input_schema, &input, "/input").map_err(Refused::Invalid)?;
+    }
+    let now = world.now();
+    let random = world.random();
+    let [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, trace @ ..] = random;
+    let mut trace_bytes = [0; 16];
+    for (to, from) in trace_bytes.iter_mut().zip(trace) {
+        *to = from;
+    }
+    let run_id = RunId::new(now, [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9]);
+    let tags = tags(&body);
+    let register = TenantCall::Register {
+        run_id,
+        agent: label.clone(),
+        tags: tags.clone(),
+        tools: tool_names(&agent),
+        request,
+        now,
+    };
+    let (run_id, fresh, tools) = match world.tenant(&tenant_id, &register).await? {
+        TenantAnswer::Registered { run_id, fresh, tools } => (run_id, fresh, tools),
+        TenantAnswer::KeyReused => return Err(Refused::KeyReused),
+        TenantAnswer::NotFound => return Err(Refused::UnknownTenant),
+        other => return Err(unexpected("register", &tenant_id, &other).into()),
+    };
+    if !fresh {
+        // The run may be there already, or its starter died before it was born: then it is born now.
+        let call = RunCall { tenant_id: tenant_id.clone(), op: RunOp::FirstAnswer };
+        if let Ok(RunResult::Shown(shown)) = world.run(&run_id, &call).await?.result {
+            return Ok(Started { run_id, shown, replayed: true });
+        }
+    }
+    let created = Box::new(RunCreated {
+        agent: label,
+        definition,
+        input: Json::new(input),
+        tags,
+        tools,
+        started_by: traceparent,
+    });
+    let op = RunOp::Start { run_id: run_id.clone(), trace_id: TraceId::new(trace_bytes), created };
+    let answer = world.run(&run_id, &RunCall { tenant_id, op }).await?;
+    let shown = match answer.result {
+        Ok(RunResult::Shown(shown)) => shown,
+        Ok(_) => return Err(Fault::new("start", run_id.as_str(), "got an answer of another kind").into()),
+        Err(refusal) => return Err(Refused::Run(refusal)),
+    };
+    world.pass(Failpoint::FrontAfterCommit).await?;
+    relay(world, &answer.messages).await;
+    world.pass(Failpoint::FrontAfterSend).await?;
+    Ok(Started { run_id, shown, replayed: !fresh })
+}
+
+/// The agent of a start request: its label, its definition as it is pinned, and what it says.
+async fn resolve_agent<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    body: &Value,
+) -> Result<(Option<String>, Json, Agent), Refused> {
+    let Some(reference) = body.get("agent").and_then(Value::as_str) else {
+        let plan = body.get("plan").cloned().unwrap_or_default();
+        let definition = inline_agent(plan);
+        let agent = Agent::parse(&definition).map_err(|violations| {
+            Refused::Invalid(violations.into_iter().map(from_inline_plan).collect())
+        })?;
+        supported(&agent, "/plan").map_err(Refused::Invalid)?;
+        return Ok((None, Json::new(definition), agent));
+    };
+    let unknown = || {
+        let message = format!("the tenant has no agent {reference}");
+        Refused::Invalid(vec![Violation::new("/agent", message)])
+    };
+    let named = parse_versioned_name(reference).ok_or_else(unknown)?;
+    let call = TenantCall::GetDefinition {
+        kind: DefinitionKind::Agent,
+        name: named.name.to_owned(),
+        version: named.version.map(u64::from),
+    };
+    match world.tenant(tenant_id, &call).await? {
+        TenantAnswer::Definition(found) => {
+            let agent = Agent::parse(&found.definition).map_err(Refused::Invalid)?;
+            Ok((Some(format!("{}@{}", found.name, found.version)), found.definition, agent))
+        }
+        TenantAnswer::NotFound => Err(unknown()),
+        other => Err(unexpected("find the agent", tenant_id, &other).into()),
+    }
+}
+
+/// An inline plan as the agent it stands for: one that has only a planner, and no limit of its own
+/// on the number of steps.
+fn inline_agent(plan: Value) -> Value {
+    let mut planner = serde_json::Map::new();
+    planner.insert("kind".into(), "plan".into());
+    if let Value::Object(members) = plan {
+        planner.extend(members);
+    }
+    serde_json::json!({ "planner": planner, "limits": { "max_steps": PLAN_STEPS_MAX } })
+}
+
+/// An inline plan was wrapped into an agent; its flaws are told where the client wrote them.
+fn from_inline_plan(violation: Violation) -> Violation {
+    let pointer = match violation.pointer.strip_prefix("/planner") {
+        Some(rest) => format!("/plan{rest}"),
+        None => "/plan".to_owned(),
+    };
+    Violation::new(pointer, violation.message)
+}
+
+/// Refuses the actions that this release does not carry out, rather than to fail a run later.
+pub fn supported(agent: &Agent, pointer: &str) -> Result<(), Vec<Violation>> {
+    let Some(plan) = agent.plan() else { return Ok(()) };
+    let refused: Vec<Violation> = plan
+        .steps
+        .iter()
+        .enumerate()
+        .filter(|(_, step)| {
+            matches!(
+                step.action,
+                Action::WaitFor { .. } | Action::Approval { .. } | Action::Run { .. }
+            )
+        })
+        .map(|(index, step)| {
+            let kind = step.action.kind();
+            Violation::new(
+                format!("{pointer}/steps/{index}/{kind}"),
+                format!("this release does not carry out {kind} steps; it has tool, sleep, sleep_until and emit"),
+            )
+        })
+        .collect();
+    if refused.is_empty() { Ok(()) } else { Err(refused) }
+}
+
+fn tool_names(agent: &Agent) -> Vec<String> {
+    let mut names: Vec<String> = match &agent.planner {
+        Planner::External => agent.tools.clone(),
+        Planner::Plan(plan, _) => {
+            let tools = plan.steps.iter().filter_map(|step| match &step.action {
+                Action::Tool { tool, .. } => Some(tool.clone()),
+                _ => None,
+            });
+            tools.collect()
+        }
+    };
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn tags(body: &Value) -> BTreeMap<String, String> {
+    let Some(Value::Object(members)) = body.get("tags") else { return BTreeMap::new() };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    members.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+}
+
+/// What became of one envelope of a request.
+pub enum Taken {
+    Accepted(Box<Envelope>),
+    Rejected { dead_letter_id: Option<DeadLetterId>, errors: Vec<Violation> },
+}
+
+/// Takes one envelope from a client. What fails its schema is kept as a dead letter; what a run
+/// refuses is told to the client and kept as well, so that nothing that was sent is lost.
+pub async fn take_envelope<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    value: Value,
+) -> Result<Taken, Fault> {
+    let random = world.random();
+    let mut bytes = [0; 26];
+    for (to, from) in bytes.iter_mut().zip(random) {
+        *to = from;
+    }
+    let door = Door { tenant_id, now: world.now(), random: bytes };
+    let checked = schema::validate("envelope", &value).and_then(|()| {
+        let event_type = value.get("event_type").and_then(Value::as_str).unwrap_or_default();
+        let payload = value.get("payload").unwrap_or(&Value::Null);
+        schema::validate_at(event_type, payload, "/payload")
+    });
+    let envelope = match checked.and_then(|()| accept(&value, &door)) {
+        Ok(envelope) => envelope,
+        Err(errors) => return reject(world, tenant_id, value, errors).await,
+    };
+    let op = RunOp::Envelope(envelope.clone());
+    let call = RunCall { tenant_id: tenant_id.clone(), op };
+    let answer = world.run(&envelope.run_id, &call).await?;
+    relay(world, &answer.messages).await;
+    let errors = match answer.result {
+        Ok(_) => return Ok(Taken::Accepted(Box::new(envelope))),
+        Err(Refusal::NotFound) => vec![Violation::new("/run_id", "there is no such run")],
+        Err(Refusal::Ended { status }) => {
+            vec![Violation::new("/run_id", format!("the run has ended: {status}"))]
+        }
+        Err(Refusal::Invalid { violations }) => violations,
+        Err(refusal) => vec![Violation::new("/run_id", format!("the run refused it: {refusal:?}"))],
+    };
+    reject(world, tenant_id, value, errors).await
+}
+
+async fn reject<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    value: Value,
+    errors: Vec<Violation>,
+) -> Result<Taken, Fault> {
+    let reason = DeadLetterReason::InvalidEnvelope;
+    let kept = stray::keep(world, tenant_id, reason, value, errors.clone()).await?;
+    Ok(Taken::Rejected { dead_letter_id: Some(kept), errors })
+}
+
+/// The tools that a repaired payload names and the run has not pinned.
+pub async fn tools_of<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    names: Vec<String>,
+) -> Result<BTreeMap<String, PinnedTool>, Fault> {
+    match world.tenant(tenant_id, &TenantCall::Tools { names }).await? {
+        TenantAnswer::Tools(tools) => Ok(tools),
+        other => Err(unexpected("find tools", tenant_id, &other)),
+    }
+}
+
+/// Settles a dead letter that is in a run's log, and has the index know of it before it answers.
+pub async fn settle_dead_letter<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    run_id: &RunId,
+    dead_letter_id: DeadLetterId,
+    settlement: Settlement,
+    request: Option<RequestRef>,
+) -> Result<(Box<RawValue>, bool), Refused> {
+    let op = RunOp::SettleDeadLetter { dead_letter_id, settlement, request };
+    let answer = world.run(run_id, &RunCall { tenant_id: tenant_id.clone(), op }).await?;
+    relay(world, &answer.messages).await;
+    match answer.result {
+        Ok(RunResult::Done { replayed, shown: Some(shown) }) => Ok((shown, replayed)),
+        Ok(_) => Err(Fault::new("settle", run_id.as_str(), "got an answer of another kind").into()),
+        Err(refusal) => Err(Refused::Run(refusal)),
+    }
+}
+
+fn unexpected(operation: &str, tenant_id: &TenantId, answer: &TenantAnswer) -> Fault {
+    Fault::new(operation, tenant_id.as_str(), format!("was answered {answer:?}"))
+}

@@ -1,0 +1,496 @@
+//! A run's home: loads its log, decides, commits, and only then answers.
+//!
+//! Everything here is synchronous. Between reading the log and the commit nothing else can happen to
+//! the run, and everything written in one turn is one commit of the platform.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::decide::{
+    self, Claim, ClaimReply, Input, Refusal, Reply, Settle, Turn, TurnedAway, decide,
+};
+use crate::json::Json;
+use crate::outbox::{self, Sent};
+use crate::ports::{
+    Fault, ProjectedDeadLetter, Projection, RunAnswer, RunCall, RunOp, RunResult,
+};
+use crate::run::event::RunCreated;
+use crate::run::{Corrupt, DeadLetter, Identity, Row, State, log, view};
+use crate::words::Timestamp;
+use crate::words::limits::LIST_LIMIT_MAX;
+
+/// A dead letter above this is listed without its envelope.
+const LISTED_DEAD_LETTER_BYTES_MAX: usize = 16_384;
+
+/// Bytes of a log that are read at a time for a client.
+pub const PAGE_BYTES_MAX: usize = 1_048_576;
+
+/// Where a run's log is kept. Each method is one synchronous stretch.
+pub trait LogStore {
+    /// Every row, in order. Empty for a run that was never born, and then nothing is written.
+    fn load(&self) -> Result<Vec<Row>, Fault>;
+    /// The rows from the one that holds entry `seq` on: at most `limit`, and no more once they hold
+    /// [`PAGE_BYTES_MAX`].
+    fn page(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault>;
+    /// Appends rows, all or none.
+    fn append(&self, rows: &[Row]) -> Result<(), Fault>;
+    /// Sets the alarm, in the same commit as the rows appended before.
+    fn set_alarm(&self, at: Timestamp) -> Result<(), Fault>;
+    /// By how much a test has moved this run's clock.
+    fn clock_offset_ms(&self) -> i64 {
+        0
+    }
+    fn set_clock_offset_ms(&self, _ms: i64) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+/// What a run's object keeps in memory. All of it may be lost at any time.
+#[derive(Default)]
+pub struct Home {
+    state: Option<State>,
+    sent: Sent,
+    /// When the alarm is set for, if this instance set it.
+    alarm: Option<Timestamp>,
+    /// The log's length that the tenant's index was told of, if this instance told it.
+    projected_seq: u64,
+    /// Deliveries turned away while their step was held.
+    suppressed: BTreeMap<u32, u32>,
+    pub counts: Counts,
+}
+
+/// Platform operations since this instance began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub calls: u64,
+    pub commits: u64,
+    pub rows_written: u64,
+    pub alarms_set: u64,
+    pub alarms_fired: u64,
+    pub work_messages: u64,
+    pub projections: u64,
+    pub duplicates_suppressed: u64,
+}
+
+/// What is to be done now that the turn is committed.
+pub struct Outcome {
+    pub answer: RunAnswer,
+    /// For the `events` queue.
+    pub projection: Option<Projection>,
+}
+
+/// What the alarm found to do.
+#[derive(Default)]
+pub struct Woken {
+    pub messages: Vec<String>,
+    pub projection: Option<Projection>,
+}
+
+impl Home {
+    /// Carries out one call. On a fault nothing was stored that is not also in the log.
+    pub fn handle<S: LogStore>(
+        &mut self,
+        store: &S,
+        call: RunCall,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<Outcome, Fault> {
+        self.counts.calls = self.counts.calls.saturating_add(1);
+        let now = now.plus_ms(store.clock_offset_ms());
+        let reads = call.op.reads();
+        let result = match self.carry_out(store, call, now, random) {
+            Ok(result) => Ok(result),
+            Err(Failure::Refused(refusal)) => Err(refusal),
+            Err(Failure::Fault(fault)) => {
+                self.forget();
+                return Err(fault);
+            }
+        };
+        if reads || result.is_err() {
+            return Ok(Outcome { answer: RunAnswer { result, messages: Vec::new() }, projection: None });
+        }
+        let messages = self.take_due(now);
+        self.set_alarm(store)?;
+        Ok(Outcome { answer: RunAnswer { result, messages }, projection: self.take_projection() })
+    }
+
+    /// The alarm fired.
+    pub fn wake<S: LogStore>(
+        &mut self,
+        store: &S,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<Woken, Fault> {
+        self.counts.alarms_fired = self.counts.alarms_fired.saturating_add(1);
+        self.alarm = None;
+        let now = now.plus_ms(store.clock_offset_ms());
+        let state = match self.take_state(store) {
+            Ok(Some(state)) => state,
+            // Nothing is executed of a run that was never born, or whose log cannot be read.
+            Ok(None) | Err(Failure::Refused(_)) => return Ok(Woken::default()),
+            Err(Failure::Fault(fault)) => return Err(fault),
+        };
+        match self.turn(store, state, Input::Tick, now, random) {
+            Ok(_) => {}
+            Err(Failure::Refused(_)) => self.forget(),
+            Err(Failure::Fault(fault)) => {
+                self.forget();
+                return Err(fault);
+            }
+        }
+        let messages = self.take_due(now);
+        self.set_alarm(store)?;
+        let projection = match &self.state {
+            Some(state) if state.shown_seq > self.projected_seq => Some(projection(state)),
+            _ => None,
+        };
+        Ok(Woken { messages, projection })
+    }
+
+    /// The index was told of the log up to `seq`.
+    pub fn projected(&mut self, seq: u64) {
+        self.projected_seq = self.projected_seq.max(seq);
+    }
+
+    fn carry_out<S: LogStore>(
+        &mut self,
+        store: &S,
+        call: RunCall,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<RunResult, Failure> {
+        let RunCall { tenant_id, op } = call;
+        if let RunOp::Start { run_id, trace_id, created } = op {
+            let identity = Identity { run_id, tenant_id, trace_id };
+            return self.start(store, identity, *created, now, random);
+        }
+        let state = self.take_state(store)?;
+        let state = state.filter(|state| state.tenant_id() == &tenant_id);
+        let Some(state) = state else {
+            self.forget();
+            return Err(Failure::Refused(Refusal::NotFound));
+        };
+        match op {
+            RunOp::Start { .. } => Err(Failure::Refused(Refusal::NotFound)),
+            RunOp::View => self.show(state, |state| raw(&view::run(state))),
+            RunOp::FirstAnswer => {
+                self.state = Some(state);
+                first_answer(store)
+            }
+            RunOp::Events { after, limit } => self.events(store, state, after, limit),
+            RunOp::DeadLetters => {
+                let shown = state.dead_letters.iter().rev();
+                let letters = shown.map(|letter| raw(&view::dead_letter(&state, letter)));
+                let letters = letters.collect::<Result<Vec<_>, _>>();
+                self.state = Some(state);
+                Ok(RunResult::DeadLetters(letters?))
+            }
+            RunOp::DeadLetter { dead_letter_id } => self.show(state, |state| {
+                let letter = state.dead_letter(&dead_letter_id);
+                let letter = letter.ok_or(Failure::Refused(Refusal::NotFound))?;
+                raw(&view::dead_letter(state, letter))
+            }),
+            RunOp::Claim(claim) => self.claim(store, state, claim, now, random),
+            RunOp::Extend(extend) => {
+                match self.turn(store, state, Input::Extend(extend), now, random)? {
+                    Reply::Extend(reply) => Ok(RunResult::Extend(reply)),
+                    _ => Err(unexpected()),
+                }
+            }
+            RunOp::Settle(settle) => self.settle(store, state, settle, now, random),
+            RunOp::Cancel { request } => {
+                let reply = self.turn(store, state, Input::Cancel { request }, now, random)?;
+                self.done(&reply, |state| raw(&view::run(state)).map(Some))
+            }
+            RunOp::SettleDeadLetter { dead_letter_id, settlement, request } => {
+                let id = dead_letter_id.clone();
+                let input = Input::SettleDeadLetter { dead_letter_id, settlement, request };
+                let reply = self.turn(store, state, input, now, random)?;
+                self.done(&reply, |state| {
+                    let letter = state.dead_letter(&id);
+                    letter.map(|letter| raw(&view::dead_letter(state, letter))).transpose()
+                })
+            }
+            RunOp::Envelope(envelope) => {
+                let reply = self.turn(store, state, Input::Envelope(envelope), now, random)?;
+                self.done(&reply, |_| Ok(None))
+            }
+            RunOp::Check => {
+                self.turn(store, state, Input::Tick, now, random)?;
+                let before = self.counts.alarms_set;
+                self.set_alarm(store)?;
+                let rearmed = self.counts.alarms_set > before;
+                let Some(state) = &self.state else { return Err(unexpected()) };
+                Ok(RunResult::Checked { projection: projection(state), rearmed })
+            }
+            #[cfg(feature = "test-seams")]
+            op => self.seam(store, state, op, now, random),
+        }
+    }
+
+    fn start<S: LogStore>(
+        &mut self,
+        store: &S,
+        identity: Identity,
+        created: RunCreated,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<RunResult, Failure> {
+        if let Some(state) = self.take_state(store)? {
+            // Asked again, after an answer that was lost: the run is there already.
+            let same = state.tenant_id() == &identity.tenant_id;
+            self.state = Some(state);
+            return if same { first_answer(store) } else { Err(Failure::Refused(Refusal::NotFound)) };
+        }
+        let turn = decide::start(identity, created, now, random).map_err(Failure::Refused)?;
+        self.commit(store, turn)?;
+        let Some(state) = &self.state else { return Err(unexpected()) };
+        Ok(RunResult::Shown(raw(&view::run(state))?))
+    }
+
+    fn claim<S: LogStore>(
+        &mut self,
+        store: &S,
+        state: State,
+        claim: Claim,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<RunResult, Failure> {
+        let index = claim.step_index;
+        match self.turn(store, state, Input::Claim(claim), now, random)? {
+            Reply::Claim(reply) => {
+                if !matches!(reply, ClaimReply::Granted(_)) {
+                    self.counts.duplicates_suppressed =
+                        self.counts.duplicates_suppressed.saturating_add(1);
+                }
+                if matches!(reply, ClaimReply::TurnedAway(TurnedAway::Held)) {
+                    let count = self.suppressed.entry(index).or_default();
+                    *count = count.saturating_add(1);
+                }
+                Ok(RunResult::Claim(reply))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn settle<S: LogStore>(
+        &mut self,
+        store: &S,
+        state: State,
+        mut settle: Settle,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<RunResult, Failure> {
+        settle.duplicates_suppressed = self.suppressed.remove(&settle.step_index).unwrap_or(0);
+        match self.turn(store, state, Input::Settle(settle), now, random)? {
+            Reply::Settle(reply) => Ok(RunResult::Settle(reply)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn events<S: LogStore>(
+        &mut self,
+        store: &S,
+        state: State,
+        after: u64,
+        limit: usize,
+    ) -> Result<RunResult, Failure> {
+        let limit = limit.min(LIST_LIMIT_MAX);
+        // The entry before the page is read with it: its hash is the first one's `prev_hash`.
+        let rows = if after >= state.seq { Vec::new() } else { store.page(after.max(1), limit + 1)? };
+        let entries = view::entries(&state.identity, &rows, after, limit);
+        let entries = entries.map_err(refuse)?.into_iter().map(Json::new).collect();
+        let (last_seq, ended) = (state.seq, state.status.is_end());
+        self.state = Some(state);
+        Ok(RunResult::Events { entries, last_seq, ended })
+    }
+
+    fn show(
+        &mut self,
+        state: State,
+        show: impl FnOnce(&State) -> Result<Box<RawValue>, Failure>,
+    ) -> Result<RunResult, Failure> {
+        let shown = show(&state);
+        self.state = Some(state);
+        Ok(RunResult::Shown(shown?))
+    }
+
+    fn done(
+        &self,
+        reply: &Reply,
+        show: impl FnOnce(&State) -> Result<Option<Box<RawValue>>, Failure>,
+    ) -> Result<RunResult, Failure> {
+        let Some(state) = &self.state else { return Err(unexpected()) };
+        let replayed = matches!(reply, Reply::Replayed);
+        Ok(RunResult::Done { replayed, shown: show(state)? })
+    }
+
+    /// One turn: decide, commit, keep the new state. A refused turn is dropped with its state.
+    fn turn<S: LogStore>(
+        &mut self,
+        store: &S,
+        state: State,
+        input: Input,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<Reply, Failure> {
+        let mut turn = Turn::new(state, now, random);
+        match decide(&mut turn, input) {
+            Ok(reply) => {
+                self.commit(store, turn)?;
+                Ok(reply)
+            }
+            Err(refusal) => {
+                // Nothing was recorded by most refusals, and then the state is as good as before.
+                self.state = turn.entries.is_empty().then_some(turn.state);
+                Err(Failure::Refused(refusal))
+            }
+        }
+    }
+
+    fn commit<S: LogStore>(&mut self, store: &S, mut turn: Turn) -> Result<(), Failure> {
+        if !turn.entries.is_empty() {
+            let first_seq = turn.state.seq.saturating_sub(turn.entries.len() as u64) + 1;
+            let rows = log::rows(&turn.state.identity, first_seq, &mut turn.entries)
+                .map_err(|e| refuse(Corrupt { seq: first_seq, message: e.to_string() }))?;
+            let bytes: usize = turn.entries.iter().map(|entry| entry.bytes).sum();
+            turn.state.log_bytes = turn.state.log_bytes.saturating_add(bytes);
+            store.append(&rows)?;
+            self.counts.commits = self.counts.commits.saturating_add(1);
+            self.counts.rows_written = self.counts.rows_written.saturating_add(rows.len() as u64);
+        }
+        self.state = Some(turn.state);
+        Ok(())
+    }
+
+    /// Moves the alarm when it must be earlier. One that is too early costs less than moving it.
+    fn set_alarm<S: LogStore>(&mut self, store: &S) -> Result<(), Fault> {
+        let Some(state) = &self.state else { return Ok(()) };
+        let Some(wake_at) = outbox::wake_at(state, &self.sent) else { return Ok(()) };
+        if self.alarm.is_some_and(|alarm| alarm <= wake_at) {
+            return Ok(());
+        }
+        store.set_alarm(wake_at.plus_ms(-store.clock_offset_ms()))?;
+        self.alarm = Some(wake_at);
+        self.counts.alarms_set = self.counts.alarms_set.saturating_add(1);
+        Ok(())
+    }
+
+    /// The messages that are due, counted as sent.
+    fn take_due(&mut self, now: Timestamp) -> Vec<String> {
+        let Some(state) = &self.state else { return Vec::new() };
+        let mut messages = Vec::new();
+        for index in outbox::due(state, &self.sent, now) {
+            let (Some(step), Some(message)) =
+                (state.step(index), outbox::work_message(state, index))
+            else {
+                continue;
+            };
+            self.sent.mark(index, step, now);
+            if let Ok(text) = serde_json::to_string(&message) {
+                messages.push(text);
+            }
+        }
+        self.counts.work_messages = self.counts.work_messages.saturating_add(messages.len() as u64);
+        messages
+    }
+
+    /// What the index must be told at once: that the run came to rest, or of a dead letter.
+    fn take_projection(&mut self) -> Option<Projection> {
+        let state = self.state.as_ref()?;
+        if state.shown_seq <= self.projected_seq || state.shown_seq != state.seq {
+            return None;
+        }
+        self.counts.projections = self.counts.projections.saturating_add(1);
+        Some(projection(state))
+    }
+
+    /// Takes the state out of memory, or folds it from the log. Whoever takes it puts it back, or
+    /// leaves it to be folded anew.
+    fn take_state<S: LogStore>(&mut self, store: &S) -> Result<Option<State>, Failure> {
+        if let Some(state) = self.state.take() {
+            return Ok(Some(state));
+        }
+        log::fold(&store.load()?).map_err(refuse)
+    }
+
+    fn forget(&mut self) {
+        self.state = None;
+    }
+}
+
+/// Why a call was not carried out.
+enum Failure {
+    Refused(Refusal),
+    Fault(Fault),
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Fault(fault) => fault,
+            Failure::Refused(refusal) => Fault::new("wake", "run", format!("{refusal:?}")),
+        }
+    }
+}
+
+fn refuse(corrupt: Corrupt) -> Failure {
+    Failure::Refused(corrupt.into())
+}
+
+fn unexpected() -> Failure {
+    Failure::Fault(Fault::new("answer", "run", "the decision gave a reply of another kind"))
+}
+
+fn raw(view: &impl Serialize) -> Result<Box<RawValue>, Failure> {
+    to_raw_value(view)
+        .map_err(|e| Failure::Fault(Fault::new("show", "run", e.to_string())))
+}
+
+/// The run as it was when it was born: what its first row adds up to.
+fn first_answer<S: LogStore>(store: &S) -> Result<RunResult, Failure> {
+    let rows = store.page(1, LIST_LIMIT_MAX)?;
+    let born = log::fold_first_turn(&rows).map_err(refuse)?;
+    let born = born.ok_or(Failure::Refused(Refusal::NotFound))?;
+    Ok(RunResult::Shown(raw(&view::run(&born))?))
+}
+
+pub fn projection(state: &State) -> Projection {
+    let dead_letters = state.dead_letters.iter().filter_map(|l| projected(state, l)).collect();
+    Projection {
+        tenant_id: state.tenant_id().clone(),
+        run_id: state.run_id().clone(),
+        seq: state.seq,
+        status: state.status.as_str().to_owned(),
+        agent: state.created.agent.clone(),
+        tags: state.created.tags.clone(),
+        created_at: state.created_at,
+        updated_at: state.updated_at,
+        ended_at: state.ended_at,
+        dead_letters,
+    }
+}
+
+fn projected(state: &State, letter: &DeadLetter) -> Option<ProjectedDeadLetter> {
+    let view = view::dead_letter(state, letter);
+    let shown = to_raw_value(&view).ok()?;
+    let shown = if shown.get().len() > LISTED_DEAD_LETTER_BYTES_MAX {
+        to_raw_value(&view.without_envelope()).ok()?
+    } else {
+        shown
+    };
+    Some(ProjectedDeadLetter {
+        dead_letter_id: letter.dead_letter_id.clone(),
+        status: letter.status().to_owned(),
+        reason: letter.reason,
+        shown,
+    })
+}

@@ -1,0 +1,18 @@
+//! The order of effects: what happens first, what only after that is stored, and what if it fails.
+//! Async over [`crate::ports`], with no word of the platform.
+
+pub mod front;
+pub mod home;
+pub mod index;
+pub mod relay;
+pub mod stray;
+pub mod sweep;
+pub mod work;
+
+/// What becomes of a queue's message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Ack,
+    /// Deliver it again, this much later.
+    Retry { delay_s: u32 },
+}

@@ -1,0 +1,453 @@
+//! A worker: takes a message of the `work` queue, claims its step, acts, and reports.
+//!
+//! The run's object has the last word on everything. A message is a hint that a step may be waiting;
+//! the claim is the permission; the report is accepted only under the claim's token. So a message
+//! may come twice, late or never, and a worker may die anywhere.
+
+use std::pin::pin;
+
+use futures::future::{Either, select};
+use serde::{Deserialize, Serialize};
+
+use crate::decide::{Assignment, Claim, ClaimReply, Extend, Report, Settle, TurnedAway};
+use crate::envelope::{Door, accept};
+use crate::json::{self, Json, Value, Violation};
+use crate::outbox::WorkMessage;
+use crate::ports::{Failpoint, Fault, RunAnswer, RunCall, RunOp, RunResult, World};
+use crate::run::event::{DeadLetterReason, Purpose, StepError};
+use crate::schema;
+use crate::tool::{
+    Answer, Call, Outcome, OutboundRequest, RejectReason, RequestError, Secrets, Sent, Tool, Verified,
+    classify, verified,
+};
+use crate::words::{RunId, SpanId, TenantId};
+
+use super::{Verdict, relay::relay, stray};
+
+/// How often a report is tried before it is put aside for a later worker.
+const REPORT_TRIES: u32 = 3;
+const REPORT_RETRY_MS: i64 = 200;
+/// How long before a queue's message is tried again when a run's object cannot be reached.
+const REDELIVERY_S: u32 = 2;
+const REDELIVERY_S_MAX: u32 = 600;
+
+/// One delivery of a message.
+#[derive(Clone, Debug)]
+pub struct Delivery<'a> {
+    pub body: &'a str,
+    /// Deliveries of this message so far, this one included.
+    pub attempts: u32,
+}
+
+/// Takes one message to its end: through all steps that this worker is given one after another.
+pub async fn work<W: World>(world: &W, delivery: Delivery<'_>) -> Verdict {
+    match take(world, &delivery).await {
+        Ok(()) => Verdict::Ack,
+        Err(fault) => {
+            world.log(&format!("a delivery will be tried again: {fault}"));
+            let doubled = REDELIVERY_S.saturating_mul(1 << delivery.attempts.saturating_sub(1).min(8));
+            Verdict::Retry { delay_s: doubled.min(REDELIVERY_S_MAX) }
+        }
+    }
+}
+
+async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault> {
+    world.pass(Failpoint::ConsumerReceived).await?;
+    let step = match read_message(world, delivery.body) {
+        Ok(step) => step,
+        Err(errors) => return stray::keep_message(world, delivery.body, errors).await.map(drop),
+    };
+    if delivery.attempts > 1 && deliver_put_aside(world, &step).await? {
+        return Ok(());
+    }
+    let mut next = claim(world, &step).await?;
+    while let Some(assignment) = next {
+        world.pass(Failpoint::ConsumerClaimed).await?;
+        let report = match put_aside(world, &assignment).await {
+            Some(report) => report,
+            None => act(world, &assignment).await,
+        };
+        world.pass(Failpoint::ConsumerAfterTool).await?;
+        next = settle(world, &assignment, report).await?;
+        world.pass(Failpoint::ConsumerSettled).await?;
+    }
+    Ok(())
+}
+
+/// The step that a message is about.
+struct StepRef {
+    tenant_id: TenantId,
+    run_id: RunId,
+    claim: Claim,
+}
+
+/// Checks a message against its schema, and its key against its payload.
+fn read_message<W: World>(world: &W, body: &str) -> Result<StepRef, Vec<Violation>> {
+    let value = json::read_stored(body.as_bytes())?;
+    schema::validate("message", &value)?;
+    let read = |e: serde_json::Error| vec![Violation::new("", e.to_string())];
+    match serde_json::from_str::<WorkMessage>(body).map_err(read)? {
+        WorkMessage::Reference(reference) => Ok(StepRef {
+            tenant_id: reference.tenant_id,
+            run_id: reference.run_id,
+            claim: Claim {
+                step_index: reference.step_index,
+                idempotency_key: reference.idempotency_key,
+            },
+        }),
+        WorkMessage::Envelope(envelope) => {
+            let whole = value.get("envelope").unwrap_or(&Value::Null);
+            let door =
+                Door { tenant_id: &envelope.tenant_id, now: world.now(), random: [0; 26] };
+            accept(whole, &door)?;
+            let step_index = envelope.step_index.ok_or_else(|| {
+                vec![Violation::new("/envelope/step_index", "a step's message names its step")]
+            })?;
+            Ok(StepRef {
+                tenant_id: envelope.tenant_id,
+                run_id: envelope.run_id,
+                claim: Claim { step_index, idempotency_key: envelope.idempotency_key },
+            })
+        }
+    }
+}
+
+async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Option<Assignment>, Fault> {
+    let answer = ask(world, &step.tenant_id, &step.run_id, RunOp::Claim(step.claim.clone())).await?;
+    let granted = match answer.result {
+        Ok(RunResult::Claim(ClaimReply::Granted(assignment))) => Some(*assignment),
+        Ok(RunResult::Claim(ClaimReply::TurnedAway(why))) => {
+            if why == TurnedAway::Stale {
+                world.log(&format!("a stale message of {} was dropped", step.run_id));
+            }
+            None
+        }
+        Ok(_) => return Err(Fault::new("claim", step.run_id.as_str(), "got an answer of another kind")),
+        // A run that is not there, or is frozen, is no reason to deliver the message again.
+        Err(refusal) => {
+            world.log(&format!("a message of {} was dropped: {refusal:?}", step.run_id));
+            None
+        }
+    };
+    relay(world, &answer.messages).await;
+    Ok(granted)
+}
+
+/// Does what the assignment says, while telling the run's object that it is alive.
+async fn act<W: World>(world: &W, assignment: &Assignment) -> Report {
+    let tool = match Tool::parse(&assignment.tool) {
+        Ok(tool) => tool,
+        Err(violations) => {
+            let message = format!("the pinned tool cannot be read: {}", json::sentence(&violations));
+            return refused(DeadLetterReason::InvalidArguments, message, violations);
+        }
+    };
+    match assignment.purpose {
+        Purpose::Call => call(world, assignment, &tool).await,
+        Purpose::Verify => verify(world, assignment, &tool).await,
+    }
+}
+
+async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Report {
+    if let Some(parameters) = &tool.parameters {
+        let checked =
+            schema::validate_with(parameters, &assignment.arguments, "/payload/arguments");
+        if let Err(violations) = checked {
+            let message = format!("the arguments do not fit: {}", json::sentence(&violations));
+            return refused(DeadLetterReason::InvalidArguments, message, violations);
+        }
+    }
+    let request = match prepare(world, assignment, |call, secrets| tool.request(call, secrets)) {
+        Ok(request) => request,
+        Err(report) => return report,
+    };
+    let answer = call_alive(world, assignment, &request).await;
+    match classify(&answer, world.now()) {
+        Outcome::Succeeded { result } => completed(tool, &answer, result),
+        Outcome::Accepted => completed(tool, &answer, Value::Null),
+        Outcome::Retryable { status_code, error, retry_after_ms, sent } => Report::Failed {
+            error: step_error("retryable", request.mask(&error), status_code, Vec::new()),
+            reason: DeadLetterReason::RetriesExhausted,
+            retryable: true,
+            retry_after_ms,
+            may_have_acted: sent == Sent::Maybe,
+        },
+        Outcome::Rejected { status_code, error, reason, errors } => Report::Failed {
+            error: step_error(reason.as_str(), request.mask(&error), status_code, errors),
+            reason: dead_letter_reason(reason),
+            retryable: false,
+            retry_after_ms: None,
+            may_have_acted: false,
+        },
+    }
+}
+
+fn completed(tool: &Tool, answer: &Answer, result: Value) -> Report {
+    let status_code = match answer {
+        Answer::Reply(reply) => Some(reply.status),
+        Answer::Transport(_) => None,
+    };
+    let checked = match &tool.result {
+        Some(wanted) => schema::validate_with(wanted, &result, "/result"),
+        None => Ok(()),
+    };
+    match checked {
+        Ok(()) => Report::Completed { result: Json::new(result), status_code },
+        Err(violations) => Report::Failed {
+            error: step_error(
+                "invalid_result",
+                format!("the result does not fit: {}", json::sentence(&violations)),
+                status_code,
+                violations,
+            ),
+            reason: DeadLetterReason::InvalidResult,
+            retryable: false,
+            retry_after_ms: None,
+            may_have_acted: true,
+        },
+    }
+}
+
+/// Asks the tool what became of an earlier call, under the same key.
+async fn verify<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Report {
+    let request = match prepare(world, assignment, |call, secrets| tool.verify_request(call, secrets)) {
+        Ok(Some(request)) => request,
+        Ok(None) => {
+            let message = "the tool has no verify request to ask what became of the call";
+            let error = step_error("outcome_unknown", message.to_owned(), None, Vec::new());
+            return Report::StillUnknown { error };
+        }
+        Err(report) => return report,
+    };
+    let answer = call_alive(world, assignment, &request).await;
+    match verified(&answer) {
+        Verified::Done { result } => completed(tool, &answer, result),
+        Verified::NotDone => Report::NotDone,
+        Verified::StillUnknown { error } => match classify(&answer, world.now()) {
+            Outcome::Retryable { status_code, error, retry_after_ms, .. } => Report::Failed {
+                error: step_error("verify_failed", request.mask(&error), status_code, Vec::new()),
+                reason: DeadLetterReason::OutcomeUnknown,
+                retryable: true,
+                retry_after_ms,
+                may_have_acted: true,
+            },
+            _ => {
+                Report::StillUnknown { error: step_error("outcome_unknown", request.mask(&error), None, Vec::new()) }
+            }
+        },
+    }
+}
+
+fn prepare<W: World, T>(
+    world: &W,
+    assignment: &Assignment,
+    make: impl FnOnce(&Call<'_>, &Secrets<'_>) -> Result<T, RequestError>,
+) -> Result<T, Report> {
+    let span = format!("{}/{}/{}", assignment.run_id, assignment.step_index, assignment.token);
+    let traceparent =
+        format!("00-{}-{}-01", assignment.trace_id, SpanId::derive(&span));
+    let callback_url = format!("{}/v1/callbacks/none", world.origin());
+    let call = Call {
+        run_id: assignment.run_id.as_str(),
+        step_index: assignment.step_index,
+        attempt: assignment.attempt,
+        idempotency_key: &assignment.idempotency_key,
+        traceparent: &traceparent,
+        callback_url: &callback_url,
+        arguments: &assignment.arguments,
+    };
+    let secrets = |name: &str| world.secret(&assignment.tenant_id, name);
+    make(&call, &secrets).map_err(|error| {
+        let violations = match &error {
+            RequestError::Arguments { violations } => violations.clone(),
+            _ => Vec::new(),
+        };
+        refused(DeadLetterReason::InvalidArguments, error.to_string(), violations)
+    })
+}
+
+/// Makes the call, and asks for more time whenever half of a lease has passed.
+async fn call_alive<W: World>(
+    world: &W,
+    assignment: &Assignment,
+    request: &OutboundRequest,
+) -> Answer {
+    let mut call = pin!(world.call_tool(request));
+    let mut lease_until = assignment.lease_until;
+    loop {
+        let half = lease_until.ms_since(world.now()) / 2;
+        let beat = pin!(world.sleep(half.max(100)));
+        match select(call.as_mut(), beat).await {
+            Either::Left((answer, _)) => return answer,
+            Either::Right(((), _)) => match extend(world, assignment).await {
+                Some(until) => lease_until = until,
+                // Told that the step is another's, or not told at all. The call is on its way: its
+                // outcome is reported, and the run decides whether it still counts.
+                None => return call.await,
+            },
+        }
+    }
+}
+
+async fn extend<W: World>(
+    world: &W,
+    assignment: &Assignment,
+) -> Option<crate::words::Timestamp> {
+    let extend = Extend { step_index: assignment.step_index, token: assignment.token };
+    let op = RunOp::Extend(extend);
+    match ask(world, &assignment.tenant_id, &assignment.run_id, op).await {
+        Ok(RunAnswer { result: Ok(RunResult::Extend(reply)), .. }) => reply.lease_until,
+        _ => None,
+    }
+}
+
+/// Reports, and is given the next step where there is one.
+async fn settle<W: World>(
+    world: &W,
+    assignment: &Assignment,
+    report: Report,
+) -> Result<Option<Assignment>, Fault> {
+    let settle = Settle {
+        step_index: assignment.step_index,
+        token: assignment.token,
+        report,
+        duplicates_suppressed: 0,
+        wants_next: true,
+    };
+    let mut tries = 0;
+    let answer = loop {
+        tries += 1;
+        let op = RunOp::Settle(settle.clone());
+        match ask(world, &assignment.tenant_id, &assignment.run_id, op).await {
+            Ok(answer) => break answer,
+            Err(fault) if tries >= REPORT_TRIES => {
+                let put = set_aside(world, assignment, &settle.report).await;
+                if let Err(second) = put {
+                    world.log(&format!("an outcome of {} is lost: {second}", assignment.run_id));
+                }
+                return Err(fault);
+            }
+            Err(_) => world.sleep(REPORT_RETRY_MS << tries).await,
+        }
+    };
+    if world.keeps_every_outcome() {
+        if let Err(fault) = set_aside(world, assignment, &settle.report).await {
+            world.log(&format!("an outcome was not cached: {fault}"));
+        }
+    }
+    relay(world, &answer.messages).await;
+    match answer.result {
+        Ok(RunResult::Settle(reply)) => {
+            if !reply.recorded {
+                world.log(&format!("a late report of {} was dropped", assignment.run_id));
+            }
+            Ok(reply.next.map(|next| *next))
+        }
+        Ok(_) => Err(Fault::new("settle", assignment.run_id.as_str(), "got an answer of another kind")),
+        Err(refusal) => {
+            world.log(&format!("a report of {} was refused: {refusal:?}", assignment.run_id));
+            Ok(None)
+        }
+    }
+}
+
+/// An outcome as KV holds it: which attempt it is of, and what it was.
+#[derive(Debug, Serialize, Deserialize)]
+struct PutAside {
+    step_index: u32,
+    token: u64,
+    report: Report,
+}
+
+/// Keeps an effect's outcome where a later worker finds it. Only what is certain is worth keeping.
+async fn set_aside<W: World>(
+    world: &W,
+    assignment: &Assignment,
+    report: &Report,
+) -> Result<(), Fault> {
+    if !matches!(report, Report::Completed { .. }) {
+        return Ok(());
+    }
+    let key = outcome_key(&assignment.tenant_id, &assignment.idempotency_key);
+    let aside = PutAside {
+        step_index: assignment.step_index,
+        token: assignment.token,
+        report: report.clone(),
+    };
+    let text = serde_json::to_string(&aside)
+        .map_err(|e| Fault::new("write an outcome", key.as_str(), e.to_string()))?;
+    world.put_outcome(&key, &text).await
+}
+
+/// On a second delivery: reports an outcome that could not be told the first time.
+async fn deliver_put_aside<W: World>(world: &W, step: &StepRef) -> Result<bool, Fault> {
+    let key = outcome_key(&step.tenant_id, &step.claim.idempotency_key);
+    let Some(aside) = find_put_aside(world, &key).await else { return Ok(false) };
+    let settle = Settle {
+        step_index: aside.step_index,
+        token: aside.token,
+        report: aside.report,
+        duplicates_suppressed: 0,
+        wants_next: false,
+    };
+    let answer = ask(world, &step.tenant_id, &step.run_id, RunOp::Settle(settle)).await?;
+    relay(world, &answer.messages).await;
+    Ok(matches!(answer.result, Ok(RunResult::Settle(reply)) if reply.recorded))
+}
+
+/// The outcome that a lost worker of this very step may have put aside.
+async fn put_aside<W: World>(world: &W, assignment: &Assignment) -> Option<Report> {
+    if assignment.losses == 0 && assignment.purpose == Purpose::Call {
+        return None;
+    }
+    let key = outcome_key(&assignment.tenant_id, &assignment.idempotency_key);
+    let aside = find_put_aside(world, &key).await?;
+    (aside.step_index == assignment.step_index).then_some(aside.report)
+}
+
+/// A cache that fails, or holds what cannot be read, is a cache that holds nothing.
+async fn find_put_aside<W: World>(world: &W, key: &str) -> Option<PutAside> {
+    let text = world.outcome(key).await.ok()??;
+    serde_json::from_str(&text).ok()
+}
+
+/// The key holds hex after the last slash and a tenant's name has no slash, so no two meet.
+fn outcome_key(tenant_id: &TenantId, idempotency_key: &str) -> String {
+    format!("outcome/{tenant_id}/{idempotency_key}")
+}
+
+async fn ask<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    run_id: &RunId,
+    op: RunOp,
+) -> Result<RunAnswer, Fault> {
+    world.run(run_id, &RunCall { tenant_id: tenant_id.clone(), op }).await
+}
+
+fn refused(reason: DeadLetterReason, message: String, errors: Vec<Violation>) -> Report {
+    Report::Failed {
+        error: step_error("invalid_arguments", message, None, errors),
+        reason,
+        retryable: false,
+        retry_after_ms: None,
+        may_have_acted: false,
+    }
+}
+
+fn step_error(
+    reason: &str,
+    message: String,
+    status_code: Option<u16>,
+    errors: Vec<Violation>,
+) -> StepError {
+    StepError { reason: reason.to_owned(), message, status_code, errors }
+}
+
+fn dead_letter_reason(reason: RejectReason) -> DeadLetterReason {
+    match reason {
+        RejectReason::RejectedByTool | RejectReason::Blocked => DeadLetterReason::RejectedByTool,
+        RejectReason::InvalidResult => DeadLetterReason::InvalidResult,
+        RejectReason::InvalidArguments => DeadLetterReason::InvalidArguments,
+    }
+}

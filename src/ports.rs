@@ -1,0 +1,327 @@
+//! What the flow needs of the world, and the words in which its parts speak to each other.
+//!
+//! Calls cross to the objects as JSON text. Every enum here is tagged by its one member's name,
+//! because serde's other taggings lose the digits of large numbers.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::decide::{
+    Claim, ClaimReply, Extend, ExtendReply, Refusal, Settle, SettleReply,
+};
+use crate::envelope::Envelope;
+use crate::json::{Json, Violation};
+use crate::run::event::{DeadLetterReason, PinnedTool, RequestRef, RunCreated, Settlement};
+use crate::tool::{Answer, OutboundRequest};
+use crate::words::{DeadLetterId, KeyId, RunId, TenantId, Timestamp, TraceId};
+
+/// The world failed. Carries what was tried and on what; never a secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{operation} on {subject} failed: {message}")]
+pub struct Fault {
+    pub operation: String,
+    pub subject: String,
+    pub message: String,
+    /// Whether the same call may succeed a little later.
+    pub retryable: bool,
+}
+
+impl Fault {
+    pub fn new(operation: &str, subject: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            operation: operation.to_owned(),
+            subject: subject.into(),
+            message: message.into(),
+            retryable: true,
+        }
+    }
+}
+
+/// The four queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    Plan,
+    Work,
+    Events,
+    Dead,
+}
+
+/// A place in the flow where a test may break it; see `POST /dev/failpoints`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Failpoint {
+    FrontAfterCommit,
+    FrontAfterSend,
+    ConsumerReceived,
+    ConsumerClaimed,
+    ConsumerAfterTool,
+    ConsumerSettled,
+    AlarmEntered,
+    OutboxBeforeSend,
+    OutboxAfterSend,
+}
+
+/// Everything the flow asks of the world.
+pub trait World {
+    fn now(&self) -> Timestamp;
+    fn random(&self) -> [u8; 32];
+    /// Asks a run's object.
+    fn run(
+        &self,
+        run_id: &RunId,
+        call: &RunCall,
+    ) -> impl Future<Output = Result<RunAnswer, Fault>>;
+    /// Asks a tenant's object.
+    fn tenant(
+        &self,
+        tenant_id: &TenantId,
+        call: &TenantCall,
+    ) -> impl Future<Output = Result<TenantAnswer, Fault>>;
+    fn send(&self, queue: Queue, bodies: &[String]) -> impl Future<Output = Result<(), Fault>>;
+    /// An outcome that was put aside. May be old or missing at any time.
+    fn outcome(&self, key: &str) -> impl Future<Output = Result<Option<String>, Fault>>;
+    fn put_outcome(&self, key: &str, outcome: &str) -> impl Future<Output = Result<(), Fault>>;
+    /// Makes one HTTP call of a tool, within its timeout.
+    fn call_tool(&self, request: &OutboundRequest) -> impl Future<Output = Answer>;
+    fn secret(&self, tenant_id: &TenantId, name: &str) -> Option<String>;
+    /// Where a tool calls back: the public origin of this deployment.
+    fn origin(&self) -> String;
+    fn sleep(&self, ms: i64) -> impl Future<Output = ()>;
+    /// Whether every settled outcome is kept in KV, or only one the run could not be told.
+    fn keeps_every_outcome(&self) -> bool;
+    fn pass(&self, point: Failpoint) -> impl Future<Output = Result<(), Fault>>;
+    /// One line for the operator. Never a payload, never a secret.
+    fn log(&self, line: &str);
+}
+
+// ---- A run's object -------------------------------------------------------------------------
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RunCall {
+    /// Whose run it must be: any other tenant's is not found.
+    pub tenant_id: TenantId,
+    pub op: RunOp,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunOp {
+    Start { run_id: RunId, trace_id: TraceId, created: Box<RunCreated> },
+    /// The run as it was answered when it was created.
+    FirstAnswer,
+    View,
+    /// Entries `after + 1 ..= after + limit` of the log.
+    Events { after: u64, limit: usize },
+    DeadLetters,
+    DeadLetter { dead_letter_id: DeadLetterId },
+    Claim(Claim),
+    Extend(Extend),
+    Settle(Settle),
+    Cancel { request: Option<RequestRef> },
+    SettleDeadLetter {
+        dead_letter_id: DeadLetterId,
+        settlement: Settlement,
+        request: Option<RequestRef>,
+    },
+    Envelope(Envelope),
+    /// The sweeper asks whether the run will wake by itself, and what to show of it.
+    Check,
+    #[cfg(feature = "test-seams")]
+    AdvanceClock { ms: i64 },
+    #[cfg(feature = "test-seams")]
+    Redeliver { step_index: u32, copies: u32 },
+    #[cfg(feature = "test-seams")]
+    Internals,
+}
+
+impl RunOp {
+    /// Whether it only looks.
+    pub fn reads(&self) -> bool {
+        match self {
+            Self::FirstAnswer
+            | Self::View
+            | Self::Events { .. }
+            | Self::DeadLetters
+            | Self::DeadLetter { .. } => true,
+            #[cfg(feature = "test-seams")]
+            Self::Internals => true,
+            _ => false,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RunAnswer {
+    pub result: Result<RunResult, Refusal>,
+    /// For the `work` queue: whoever asked sends them, and the alarm whatever was not sent.
+    pub messages: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunResult {
+    /// A run, a dead letter: JSON for the client as it stands.
+    Shown(Box<RawValue>),
+    /// `status` tells whether the log can still grow.
+    Events { entries: Vec<Json>, last_seq: u64, ended: bool },
+    DeadLetters(Vec<Box<RawValue>>),
+    Claim(ClaimReply),
+    Extend(ExtendReply),
+    Settle(SettleReply),
+    /// Nothing to show. `replayed`: it was carried out before, under the same key.
+    Done { replayed: bool, shown: Option<Box<RawValue>> },
+    Checked { projection: Projection, rearmed: bool },
+}
+
+/// What a tenant's index is told of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Projection {
+    pub tenant_id: TenantId,
+    pub run_id: RunId,
+    /// The log's length: of two projections the longer one is true.
+    pub seq: u64,
+    pub status: String,
+    pub agent: Option<String>,
+    pub tags: BTreeMap<String, String>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    pub dead_letters: Vec<ProjectedDeadLetter>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProjectedDeadLetter {
+    pub dead_letter_id: DeadLetterId,
+    pub status: String,
+    pub reason: DeadLetterReason,
+    /// The dead letter as clients see it; without its envelope where that is large.
+    pub shown: Box<RawValue>,
+}
+
+// ---- A tenant's object ----------------------------------------------------------------------
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DefinitionKind {
+    Tool,
+    Agent,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TenantCall {
+    /// Makes the tenant. Its object answers nothing else before.
+    Create { now: Timestamp },
+    PutDefinition { kind: DefinitionKind, name: String, definition: Json, now: Timestamp },
+    GetDefinition { kind: DefinitionKind, name: String, version: Option<u64> },
+    ListDefinitions { kind: DefinitionKind, limit: usize, cursor: Option<String> },
+    DeleteDefinition { kind: DefinitionKind, name: String },
+    /// Before a run is born: its place in the index, the client's key, and its tools as they are
+    /// now. `tools` are names, bare or with a version (`pay`, `pay@2`).
+    Register {
+        run_id: RunId,
+        agent: Option<String>,
+        tags: BTreeMap<String, String>,
+        tools: Vec<String>,
+        request: Option<RequestRef>,
+        now: Timestamp,
+    },
+    /// Tools as they are now, by the name asked for; those that do not exist are left out.
+    Tools { names: Vec<String> },
+    Project { projections: Vec<Projection> },
+    ListRuns { filter: RunFilter, limit: usize, cursor: Option<String> },
+    /// An envelope that no run could take.
+    KeepDeadLetter { letter: StrayLetter },
+    ListDeadLetters { filter: DeadLetterFilter, limit: usize, cursor: Option<String> },
+    FindDeadLetter { dead_letter_id: DeadLetterId },
+    /// Settles a stray letter.
+    SettleStray {
+        dead_letter_id: DeadLetterId,
+        status: String,
+        comment: Option<String>,
+        request: Option<RequestRef>,
+        now: Timestamp,
+    },
+    CreateKey { key_id: KeyId, name: String, role: String, secret_sha256: String, now: Timestamp },
+    RevokeKey { key_id: KeyId, now: Timestamp },
+    CheckKey { key_id: KeyId, secret_sha256: String },
+    /// Runs whose index has not heard of them for a while, oldest first.
+    StaleRuns { before: Timestamp, limit: usize },
+    /// A run that was registered and never born.
+    ForgetRun { run_id: RunId },
+    /// A request that makes something, about to be carried out under a client's key.
+    BeginRequest { request: RequestRef, now: Timestamp },
+    /// Its answer, to be given again.
+    FinishRequest { request: RequestRef, status: u16, body: String },
+    /// Of the directory object alone.
+    ListTenants { after: Option<TenantId>, limit: usize },
+    AddTenant { tenant_id: TenantId, now: Timestamp },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFilter {
+    pub status: Option<String>,
+    /// `name` or `name@version`.
+    pub agent: Option<String>,
+    pub tags: BTreeMap<String, String>,
+    pub created_after: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetterFilter {
+    pub run_id: Option<RunId>,
+    pub reason: Option<String>,
+    pub status: Option<String>,
+}
+
+/// A dead letter that belongs to no run: kept by its tenant with the bytes as they came.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StrayLetter {
+    pub dead_letter_id: DeadLetterId,
+    pub reason: DeadLetterReason,
+    pub message: String,
+    pub errors: Vec<Violation>,
+    /// The envelope as far as it could be read; a string holds text that was not JSON.
+    pub envelope: Json,
+    pub now: Timestamp,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TenantAnswer {
+    Done,
+    NotFound,
+    /// It was there before.
+    Exists,
+    Definition(Definition),
+    Definitions { items: Vec<Definition>, next_cursor: Option<String> },
+    /// `run_id` is the earlier run's where the key was used before with the same body.
+    Registered { run_id: RunId, fresh: bool, tools: BTreeMap<String, PinnedTool> },
+    KeyReused,
+    Tools(BTreeMap<String, PinnedTool>),
+    /// Items for the client as they stand.
+    Items { items: Vec<Box<RawValue>>, next_cursor: Option<String> },
+    BadCursor,
+    /// In a run's log, or stray: then as clients see it.
+    DeadLetterFound { run_id: Option<RunId>, shown: Box<RawValue> },
+    AlreadySettled { status: String, at: Timestamp },
+    Key { role: String },
+    Stale(Vec<RunId>),
+    Tenants(Vec<TenantId>),
+    /// Carry the request out.
+    Begun,
+    /// Answer this again.
+    Answered { status: u16, body: String },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Definition {
+    pub name: String,
+    pub version: u64,
+    pub definition: Json,
+    pub created_at: Timestamp,
+    /// Whether the call that answers with it made this version.
+    pub fresh: bool,
+}

@@ -1,0 +1,236 @@
+//! The append-only log: its entries, their hashes, and the rows they are stored in.
+//!
+//! A row holds all entries of one turn, because a stored row costs as much as the whole turn. Its
+//! key is the sequence number of its first entry.
+
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::{self, SCHEMA_VERSION};
+use crate::json::{self, Value};
+use crate::words::limits::ROW_BYTES_MAX;
+use crate::words::{EventId, RunId, TenantId, Timestamp, TraceId, sha256_hex};
+
+use super::event::{Event, EventError};
+use super::state::{Corrupt, State};
+
+/// The `prev_hash` of a log's first entry.
+pub const ZERO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// The version of the stored form. A row of another version is not guessed at.
+const ROW_VERSION: u32 = 1;
+
+/// Whose log it is: stored once, in the first row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub run_id: RunId,
+    pub tenant_id: TenantId,
+    pub trace_id: TraceId,
+}
+
+/// One entry of the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recorded {
+    pub at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u32>,
+    pub event: Event,
+    /// SHA-256 over the entry's canonical envelope, which holds the hash before it.
+    pub hash: String,
+    /// Encoded size, for the bound on a run's log; known once it is in a row.
+    #[serde(skip)]
+    pub bytes: usize,
+}
+
+/// What one row of the log's table holds.
+#[derive(Debug, Serialize, Deserialize)]
+struct RowBody<E> {
+    v: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run: Option<Identity>,
+    /// The turn was too large for one row and goes on in the next.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
+    entries: E,
+}
+
+/// A row as it goes to and comes from storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The sequence number of the row's first entry.
+    pub seq: u64,
+    pub body: String,
+}
+
+impl Recorded {
+    /// Makes the entry that follows `state`'s log.
+    pub fn new(
+        identity: &Identity,
+        previous: (u64, &str),
+        at: Timestamp,
+        step: Option<u32>,
+        event: Event,
+    ) -> Result<Self, EventError> {
+        let mut recorded = Self { at, step, event, hash: String::new(), bytes: 0 };
+        let (seq, prev_hash) = previous;
+        let envelope = recorded.unhashed_entry(identity, seq.saturating_add(1), prev_hash)?;
+        recorded.hash = sha256_hex(json::canonical(&envelope).as_bytes());
+        Ok(recorded)
+    }
+
+    /// The key of the entry's envelope.
+    pub fn idempotency_key(&self, run_id: &RunId) -> String {
+        let payload = self.event.parts().map(|(_, payload)| payload).unwrap_or_default();
+        envelope::idempotency_key(run_id, self.step, &payload)
+    }
+
+    /// The entry as a client reads it: an envelope with `seq`, `prev_hash` and `hash`.
+    pub fn entry(&self, identity: &Identity, seq: u64, prev_hash: &str) -> Result<Value, EventError> {
+        let mut entry = self.unhashed_entry(identity, seq, prev_hash)?;
+        if let Value::Object(members) = &mut entry {
+            members.insert("hash".into(), Value::String(self.hash.clone()));
+        }
+        Ok(entry)
+    }
+
+    fn unhashed_entry(
+        &self,
+        identity: &Identity,
+        seq: u64,
+        prev_hash: &str,
+    ) -> Result<Value, EventError> {
+        let (event_type, payload) = self.event.parts()?;
+        let mut members = serde_json::Map::new();
+        let mut put = |name: &str, value: Value| members.insert(name.to_owned(), value);
+        put("schema_version", SCHEMA_VERSION.into());
+        put("event_id", event_id(identity, seq, self.at).as_str().into());
+        put("event_type", event_type.into());
+        put("tenant_id", identity.tenant_id.as_str().into());
+        put("trace_id", identity.trace_id.as_str().into());
+        put("run_id", identity.run_id.as_str().into());
+        put("step_index", self.step.map_or(Value::Null, Value::from));
+        put(
+            "idempotency_key",
+            envelope::idempotency_key(&identity.run_id, self.step, &payload).into(),
+        );
+        put("timestamp", self.at.to_string().into());
+        put("payload", payload);
+        put("seq", seq.into());
+        put("prev_hash", prev_hash.into());
+        Ok(Value::Object(members))
+    }
+}
+
+/// The id of an entry follows from its place, so writing it twice names it once.
+pub fn event_id(identity: &Identity, seq: u64, at: Timestamp) -> EventId {
+    EventId::derive(at, &format!("{}/{seq}", identity.run_id))
+}
+
+/// The rows that hold `entries`, the first of which is number `first_seq`: one, unless they are
+/// larger than a cell may be.
+pub fn rows(
+    identity: &Identity,
+    first_seq: u64,
+    entries: &mut [Recorded],
+) -> Result<Vec<Row>, EventError> {
+    let mut rows: Vec<(u64, Vec<String>, usize)> = Vec::new();
+    for (offset, recorded) in entries.iter_mut().enumerate() {
+        let text = serde_json::to_string(recorded).map_err(|e| EventError(e.to_string()))?;
+        recorded.bytes = text.len();
+        let fits = rows.last().is_some_and(|(_, _, bytes)| bytes + text.len() < ROW_BYTES_MAX / 2);
+        match rows.last_mut() {
+            Some((_, texts, bytes)) if fits => {
+                *bytes += text.len();
+                texts.push(text);
+            }
+            _ => rows.push((first_seq.saturating_add(offset as u64), vec![text.clone()], text.len())),
+        }
+    }
+    let last = rows.len().saturating_sub(1);
+    rows.into_iter()
+        .enumerate()
+        .map(|(number, (seq, texts, _))| {
+            let raw = |text: String| {
+                serde_json::value::RawValue::from_string(text).map_err(|e| EventError(e.to_string()))
+            };
+            let body = RowBody {
+                v: ROW_VERSION,
+                run: (seq == 1).then(|| identity.clone()),
+                more: number < last,
+                entries: texts.into_iter().map(raw).collect::<Result<Vec<_>, _>>()?,
+            };
+            let body = serde_json::to_string(&body).map_err(|e| EventError(e.to_string()))?;
+            Ok(Row { seq, body })
+        })
+        .collect()
+}
+
+/// A row read back.
+pub struct ReadRow {
+    pub seq: u64,
+    pub identity: Option<Identity>,
+    pub more: bool,
+    pub entries: Vec<Recorded>,
+}
+
+pub fn read_row(row: &Row) -> Result<ReadRow, Corrupt> {
+    let corrupt = |message: String| Corrupt { seq: row.seq, message };
+    let body: RowBody<Vec<Box<serde_json::value::RawValue>>> =
+        serde_json::from_str(&row.body).map_err(|e| corrupt(e.to_string()))?;
+    if body.v != ROW_VERSION {
+        return Err(corrupt(format!("stored form {} is not known to this release", body.v)));
+    }
+    let mut entries = Vec::with_capacity(body.entries.len());
+    for raw in body.entries {
+        let mut recorded: Recorded =
+            serde_json::from_str(raw.get()).map_err(|e| corrupt(e.to_string()))?;
+        recorded.bytes = raw.get().len();
+        entries.push(recorded);
+    }
+    Ok(ReadRow { seq: row.seq, identity: body.run, more: body.more, entries })
+}
+
+/// Folds a whole log. `None` where there is none.
+pub fn fold(rows: &[Row]) -> Result<Option<State>, Corrupt> {
+    fold_while(rows, |_| true)
+}
+
+/// Folds the turn in which the run was born.
+pub fn fold_first_turn(rows: &[Row]) -> Result<Option<State>, Corrupt> {
+    fold_while(rows, |read| read.more)
+}
+
+fn fold_while(
+    rows: &[Row],
+    goes_on: impl Fn(&ReadRow) -> bool,
+) -> Result<Option<State>, Corrupt> {
+    let mut state: Option<State> = None;
+    for row in rows {
+        let read = read_row(row)?;
+        let next = state.as_ref().map_or(1, |s| s.seq.saturating_add(1));
+        if read.seq != next {
+            return Err(Corrupt { seq: next, message: format!("the next row starts at {}", read.seq) });
+        }
+        for recorded in &read.entries {
+            if state.is_none() {
+                state = Some(first_state(&read.identity, recorded)?);
+            }
+            if let Some(state) = &mut state {
+                state.apply(recorded)?;
+            }
+        }
+        if !goes_on(&read) {
+            break;
+        }
+    }
+    Ok(state)
+}
+
+/// The empty state that a log's first entry is applied to.
+pub fn first_state(identity: &Option<Identity>, recorded: &Recorded) -> Result<State, Corrupt> {
+    let corrupt = |message: &str| Corrupt { seq: 1, message: message.to_owned() };
+    let identity = identity.clone().ok_or_else(|| corrupt("the first row names no run"))?;
+    match &recorded.event {
+        Event::RunCreated(created) => State::new(identity, (**created).clone(), recorded.at),
+        _ => Err(corrupt("the log does not begin with run.created")),
+    }
+}

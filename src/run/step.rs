@@ -1,0 +1,185 @@
+//! One step of a run, as the log has left it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::json::{Json, Violation};
+use crate::tool::Tool;
+use crate::words::{DeadLetterId, Timestamp};
+
+use super::event::{DeadLetterReason, Purpose, Settlement, StepError};
+
+/// A step and where it is in its life.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    pub id: String,
+    /// `tool`, `sleep`, `emit`, …: the member of the plan that names the action.
+    pub kind: &'static str,
+    pub name: Option<String>,
+    pub phase: Phase,
+    /// The recorded intent. A step whose arguments could not be made has none.
+    pub request: Option<Request>,
+    /// What the next claim of this step is for.
+    pub purpose: Purpose,
+    /// The attempt under way or last made, from 1; 0 before the first.
+    pub attempt: u32,
+    /// Attempts made before the last redelivery: the retry policy starts anew after one.
+    pub attempts_before: u32,
+    /// Workers lost since the last attempt that came back.
+    pub losses: u32,
+    pub previous_wait_ms: Option<i64>,
+    /// Verify requests made since the outcome became unknown.
+    pub verifications: u32,
+    pub history: Vec<Attempt>,
+    pub result: Json,
+    pub error: Option<StepError>,
+}
+
+/// Where a step is in its life. Each phase that is not an end names what wakes it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Phase {
+    /// Its turn has not come: it is woken by the steps it needs.
+    Pending,
+    /// It wants a worker: woken by a queue message, and by the alarm if that is lost.
+    Ready { since: Timestamp },
+    /// A worker holds it: woken by the worker's report, and by the alarm when the lease ends.
+    Running { lease: Lease },
+    /// Woken by the alarm at `at`.
+    Retrying { at: Timestamp },
+    /// Woken by the alarm at `until`.
+    Sleeping { until: Timestamp },
+    /// Woken by a person who settles the dead letter.
+    DeadLettered { dead_letter_id: DeadLetterId },
+    Completed,
+    Failed,
+    Skipped,
+    Cancelled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub token: u64,
+    pub granted_at: Timestamp,
+    pub until: Timestamp,
+    pub purpose: Purpose,
+}
+
+/// The recorded intent of a step: what its envelope carries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    pub tool: String,
+    pub arguments: Json,
+    /// 64 hex digits; the `Idempotency-Key` of every attempt.
+    pub idempotency_key: String,
+    pub at: Timestamp,
+    /// The log entry that recorded it.
+    pub seq: u64,
+}
+
+/// One line of a dead letter's history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    pub at: Timestamp,
+    pub outcome: String,
+    pub status_code: Option<u16>,
+    pub error: Option<String>,
+}
+
+/// A step that a person must settle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeadLetter {
+    pub dead_letter_id: DeadLetterId,
+    pub step_index: u32,
+    pub reason: DeadLetterReason,
+    pub message: String,
+    pub errors: Vec<Violation>,
+    /// The step's attempts up to the moment it was opened.
+    pub attempts: Vec<Attempt>,
+    /// The step's intent at that moment.
+    pub request: Option<Request>,
+    pub created_at: Timestamp,
+    pub settled: Option<Settled>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settled {
+    pub at: Timestamp,
+    pub settlement: Settlement,
+}
+
+/// A tool as the run pinned it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pinned {
+    pub version: u64,
+    pub tool: Tool,
+    /// The definition as it was stored: what a worker is given.
+    pub definition: Json,
+}
+
+impl Step {
+    pub fn new(id: String, kind: &'static str, name: Option<String>) -> Self {
+        Self {
+            id,
+            kind,
+            name,
+            phase: Phase::Pending,
+            request: None,
+            purpose: Purpose::Call,
+            attempt: 0,
+            attempts_before: 0,
+            losses: 0,
+            previous_wait_ms: None,
+            verifications: 0,
+            history: Vec::new(),
+            result: Json::null(),
+            error: None,
+        }
+    }
+
+    /// Whether the steps that need this one may go on.
+    pub fn is_done(&self) -> bool {
+        matches!(self.phase, Phase::Completed | Phase::Failed | Phase::Skipped | Phase::Cancelled)
+    }
+
+    /// Whether a worker has it, or is about to.
+    pub fn is_active(&self) -> bool {
+        matches!(self.phase, Phase::Ready { .. } | Phase::Running { .. } | Phase::Retrying { .. })
+    }
+
+    pub fn lease(&self) -> Option<&Lease> {
+        match &self.phase {
+            Phase::Running { lease } => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// The number that the next call of the tool bears. A lost worker's attempt is made again under
+    /// its own number.
+    pub fn next_attempt(&self) -> u32 {
+        if self.losses > 0 && self.attempt > 0 { self.attempt } else { self.attempt.saturating_add(1) }
+    }
+
+    /// Attempts that count against the retry policy.
+    pub fn attempts_used(&self) -> u32 {
+        self.attempt.saturating_sub(self.attempts_before)
+    }
+
+    pub fn status(&self) -> &'static str {
+        match self.phase {
+            Phase::Pending | Phase::Ready { .. } => "scheduled",
+            Phase::Running { .. } => "running",
+            Phase::Retrying { .. } => "retrying",
+            Phase::Sleeping { .. } => "waiting",
+            Phase::DeadLettered { .. } => "dead_lettered",
+            Phase::Completed => "completed",
+            Phase::Failed => "failed",
+            Phase::Skipped => "skipped",
+            Phase::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl DeadLetter {
+    pub fn status(&self) -> &'static str {
+        self.settled.as_ref().map_or("open", |settled| settled.settlement.status())
+    }
+}
