@@ -15,12 +15,16 @@ pub struct Embedded {
 
 /// The text of the schema called `name`: what `GET /schemas/{name}.json` answers.
 pub fn text(name: &str) -> Option<&'static str> {
-    ALL.iter().find(|entry| entry.name == name).map(|entry| entry.text)
+    ALL.iter()
+        .find(|entry| entry.name == name)
+        .map(|entry| entry.text)
 }
 
 /// The types of event whose payload has a schema, in the order of their names.
 pub fn event_types() -> impl Iterator<Item = &'static str> {
-    ALL.iter().filter(|entry| entry.is_event).map(|entry| entry.name)
+    ALL.iter()
+        .filter(|entry| entry.is_event)
+        .map(|entry| entry.name)
 }
 
 macro_rules! schemas {

@@ -21,7 +21,9 @@ pub(super) const PATTERN_BYTES_MAX: usize = 256 * 1024;
 pub fn options<'i>() -> ValidationOptions<'i> {
     jsonschema::options()
         .with_pattern_options(
-            PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX),
+            PatternOptions::regex()
+                .size_limit(PATTERN_BYTES_MAX)
+                .dfa_size_limit(PATTERN_BYTES_MAX),
         )
         .should_validate_formats(false)
         .with_retriever(Own)

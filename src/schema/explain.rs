@@ -36,7 +36,8 @@ pub(super) fn users(
         .map_or(u64::MAX, |graph| graph.most_on_a_path(depth(instance)));
     let bytes = u64::try_from(json::bytes_len(instance)).unwrap_or(u64::MAX);
     if path.saturating_mul(bytes) > COPIED_BYTES_MAX {
-        let message = "does not fit its schema; value and schema are too large together to say where";
+        let message =
+            "does not fit its schema; value and schema are too large together to say where";
         return vec![Violation::new(prefix, message)];
     }
     own(validator, instance, prefix)
@@ -70,10 +71,12 @@ fn one(error: &ValidationError<'_>, prefix: &str, found: &mut Vec<Violation>) {
             let name = property.as_str().unwrap_or_default();
             say(pointer::push(&at, name), "is required and missing".into());
         }
-        Kind::AdditionalProperties { unexpected }
-        | Kind::UnevaluatedProperties { unexpected } => {
+        Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
             for name in unexpected.iter().take(VIOLATIONS_MAX) {
-                say(pointer::push(&at, name), "is not a member that may stand here".into());
+                say(
+                    pointer::push(&at, name),
+                    "is not a member that may stand here".into(),
+                );
             }
         }
         Kind::PropertyNames { error } => {
@@ -81,12 +84,19 @@ fn one(error: &ValidationError<'_>, prefix: &str, found: &mut Vec<Violation>) {
             let mut inner = Vec::new();
             one(error, "", &mut inner);
             for violation in inner {
-                say(pointer::push(&at, name), format!("the name: {}", violation.message));
+                say(
+                    pointer::push(&at, name),
+                    format!("the name: {}", violation.message),
+                );
             }
         }
         Kind::FalseSchema => say(at, "may not stand here".into()),
         Kind::Not { .. } => {
-            say(at, note.refused.unwrap_or_else(|| "has a form that is refused here".into()));
+            say(
+                at,
+                note.refused
+                    .unwrap_or_else(|| "has a form that is refused here".into()),
+            );
         }
         Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
             if let Some(expected) = &note.expected {
@@ -102,7 +112,10 @@ fn one(error: &ValidationError<'_>, prefix: &str, found: &mut Vec<Violation>) {
             }
         }
         Kind::OneOfMultipleValid { .. } => {
-            say(at, "fits more than one form where exactly one is wanted".into());
+            say(
+                at,
+                "fits more than one form where exactly one is wanted".into(),
+            );
         }
         kind => {
             let expected = note.expected.unwrap_or_else(|| wanted(kind));
@@ -116,16 +129,26 @@ fn expected_got(expected: &str, error: &ValidationError<'_>, secret: bool) -> St
         return format!("expected {expected}");
     }
     let room = MESSAGE_CHARS_MAX.saturating_sub(PREVIEW_CHARS_MAX + 40);
-    format!("expected {}, got {}", cut_to(expected, room), preview(error.instance()))
+    format!(
+        "expected {}, got {}",
+        cut_to(expected, room),
+        preview(error.instance())
+    )
 }
 
 /// What a value that breaks this keyword should have been, as the end of "expected …".
 fn wanted(kind: &Kind) -> String {
     match kind {
-        Kind::Type { kind: TypeKind::Single(one) } => with_article(*one).into(),
-        Kind::Type { kind: TypeKind::Multiple(several) } => {
-            let names: Vec<String> =
-                several.iter().map(|one| with_article(one).to_owned()).collect();
+        Kind::Type {
+            kind: TypeKind::Single(one),
+        } => with_article(*one).into(),
+        Kind::Type {
+            kind: TypeKind::Multiple(several),
+        } => {
+            let names: Vec<String> = several
+                .iter()
+                .map(|one| with_article(one).to_owned())
+                .collect();
             listed(&names, "or")
         }
         Kind::Enum { options } => match options.as_array() {
@@ -133,6 +156,7 @@ fn wanted(kind: &Kind) -> String {
                 let shown: Vec<String> = options.iter().take(20).map(preview).collect();
                 let rest = options.len().saturating_sub(shown.len());
                 match rest {
+                    0 if shown.len() == 1 => listed(&shown, "or"),
                     0 => format!("one of {}", listed(&shown, "or")),
                     more => format!("one of {} or {more} others", shown.join(", ")),
                 }
@@ -150,7 +174,10 @@ fn wanted(kind: &Kind) -> String {
         Kind::MinProperties { limit } => format!("at least {}", counted(*limit, "member")),
         Kind::MaxProperties { limit } => format!("at most {}", counted(*limit, "member")),
         Kind::AdditionalItems { limit } => {
-            format!("at most {}", counted(u64::try_from(*limit).unwrap_or(u64::MAX), "item"))
+            format!(
+                "at most {}",
+                counted(u64::try_from(*limit).unwrap_or(u64::MAX), "item")
+            )
         }
         Kind::Minimum { limit } => format!("at least {}", preview(limit)),
         Kind::Maximum { limit } => format!("at most {}", preview(limit)),
@@ -239,7 +266,10 @@ fn best_branch<'b, 'e>(
         }
         score
     };
-    let best = branches.iter().filter(|branch| !branch.is_empty()).min_by_key(score)?;
+    let best = branches
+        .iter()
+        .filter(|branch| !branch.is_empty())
+        .min_by_key(score)?;
     Some(best)
 }
 
@@ -270,7 +300,10 @@ impl Note {
         Some(Self {
             expected: text("x-expected"),
             refused: text("x-refused"),
-            secret: beside.get("writeOnly").and_then(Value::as_bool).unwrap_or_default(),
+            secret: beside
+                .get("writeOnly")
+                .and_then(Value::as_bool)
+                .unwrap_or_default(),
         })
     }
 }
@@ -286,7 +319,10 @@ pub(super) fn preview(value: &Value) -> String {
             cut_to(&Value::String(shown).to_string(), 2 * PREVIEW_CHARS_MAX)
         }
         Value::Array(items) => {
-            format!("an array of {}", counted(u64::try_from(items.len()).unwrap_or(u64::MAX), "item"))
+            format!(
+                "an array of {}",
+                counted(u64::try_from(items.len()).unwrap_or(u64::MAX), "item")
+            )
         }
         Value::Object(_) => "an object".into(),
     }

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use crate::json::{Value, pointer};
 
 /// A place where a subschema stands, with what it leads to.
-pub(super) struct Node {
+struct Node {
+    /// Itself, and what it applies from outside this schema.
+    own: u64,
     /// Subschemas applied to the same place of the instance.
     here: Vec<usize>,
     /// Subschemas applied to places below it.
@@ -29,8 +31,7 @@ pub(super) struct Graph {
 pub(super) struct TooMany;
 
 /// Keywords that hold one subschema, or an array of them, and look at the same place.
-const HERE: [&str; 7] =
-    ["allOf", "anyOf", "oneOf", "not", "if", "then", "else"];
+const HERE: [&str; 7] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else"];
 /// Keywords that hold one subschema, or an array of them, and look below.
 const BELOW: [&str; 9] = [
     "prefixItems",
@@ -53,11 +54,25 @@ const KEPT_BY_NAME: [&str; 2] = ["$defs", "definitions"];
 const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
 
 /// Where the specification's own schemas are; the engine holds them.
-const META: [&str; 2] = ["https://json-schema.org/draft", "http://json-schema.org/draft"];
+const META: [&str; 2] = [
+    "https://json-schema.org/draft",
+    "http://json-schema.org/draft",
+];
+/// Subschemas that a reference to one of those applies at one place, at most.
+const META_COST: u64 = 100;
 
 impl Graph {
     /// Reads `schema`, up to `subschemas_max` of them. Its nesting must be bounded already.
     pub fn read(schema: &Value, subschemas_max: usize) -> Result<Self, TooMany> {
+        let draft = schema
+            .get("$schema")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let id_keyword = if draft.contains("draft-04") {
+            "id"
+        } else {
+            "$id"
+        };
         let mut reading = Reading {
             graph: Graph {
                 nodes: Vec::new(),
@@ -69,9 +84,13 @@ impl Graph {
             anchors: HashMap::new(),
             references: Vec::new(),
             subschemas_max,
+            id_keyword,
         };
         reading.subschema(schema, String::new())?;
-        let own_id = schema.get("$id").and_then(Value::as_str).unwrap_or_default();
+        let own_id = schema
+            .get(id_keyword)
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         // A reference may lead to a place that no keyword calls a subschema; reading that may find
         // more references.
         while let Some((from, at, text)) = reading.references.pop() {
@@ -80,12 +99,18 @@ impl Graph {
                 _ => text.as_str(),
             };
             if META.iter().any(|meta| local.starts_with(meta)) {
+                if let Some(node) = reading.graph.nodes.get_mut(from) {
+                    node.own = META_COST;
+                }
                 continue;
             }
             let fragment = local.strip_prefix('#').or(local.is_empty().then_some(""));
             let target = match fragment.map(percent_decoded) {
                 Some(path) if path.is_empty() || path.starts_with('/') => {
-                    match (reading.places.get(&path).copied(), pointer::get(schema, &path)) {
+                    match (
+                        reading.places.get(&path).copied(),
+                        pointer::get(schema, &path),
+                    ) {
                         (Some(known), _) => Some(known),
                         (None, Some(found)) => Some(reading.subschema(found, path)?),
                         (None, None) => None,
@@ -134,7 +159,7 @@ impl Graph {
                         }
                     }
                     Cost::Open => {
-                        let sum = node.here.iter().fold(1_u64, |sum, &next| {
+                        let sum = node.here.iter().fold(node.own, |sum, &next| {
                             sum.saturating_add(match costs.get(next) {
                                 Some(Cost::Known(cost)) => *cost,
                                 _ => 0,
@@ -159,9 +184,15 @@ impl Graph {
             for start in 0..self.nodes.len() {
                 let mut stack = vec![start];
                 while let Some(&at) = stack.last() {
-                    let Some(node) = self.nodes.get(at) else { break };
+                    let Some(node) = self.nodes.get(at) else {
+                        break;
+                    };
                     let value = |place: usize| now.get(place).copied().flatten();
-                    let waiting = node.here.iter().copied().find(|&next| value(next).is_none());
+                    let waiting = node
+                        .here
+                        .iter()
+                        .copied()
+                        .find(|&next| value(next).is_none());
                     if let (Some(next), None) = (waiting, value(at)) {
                         if stack.len() > self.nodes.len() {
                             return u64::MAX;
@@ -170,8 +201,11 @@ impl Graph {
                         continue;
                     }
                     let here = node.here.iter().filter_map(|&next| value(next));
-                    let down = node.below.iter().filter_map(|&next| below.get(next).copied());
-                    let sum = here.chain(down).fold(1_u64, u64::saturating_add);
+                    let down = node
+                        .below
+                        .iter()
+                        .filter_map(|&next| below.get(next).copied());
+                    let sum = here.chain(down).fold(node.own, u64::saturating_add);
                     set(&mut now, at, Some(sum));
                     stack.pop();
                 }
@@ -206,6 +240,7 @@ struct Reading {
     /// Not yet followed: (node, pointer of the keyword, its text).
     references: Vec<(usize, String, String)>,
     subschemas_max: usize,
+    id_keyword: &'static str,
 }
 
 impl Reading {
@@ -215,9 +250,15 @@ impl Reading {
         if index >= self.subschemas_max {
             return Err(TooMany);
         }
-        self.graph.nodes.push(Node { here: Vec::new(), below: Vec::new() });
+        self.graph.nodes.push(Node {
+            own: 1,
+            here: Vec::new(),
+            below: Vec::new(),
+        });
         self.places.insert(at.clone(), index);
-        let Value::Object(members) = schema else { return Ok(index) };
+        let Value::Object(members) = schema else {
+            return Ok(index);
+        };
         let (mut here, mut below) = (Vec::new(), Vec::new());
         for (keyword, value) in members {
             let place = pointer::push(&at, keyword);
@@ -229,10 +270,8 @@ impl Reading {
                 Value::String(name) if matches!(keyword, "$anchor" | "$dynamicAnchor") => {
                     self.anchors.insert(name.clone(), index);
                 }
-                Value::String(_) if matches!(keyword, "$id" | "id") && index > 0 => {
-                    if keyword == "$id" {
-                        self.graph.inner_ids.push(place);
-                    }
+                Value::String(_) if keyword == self.id_keyword && index > 0 => {
+                    self.graph.inner_ids.push(place);
                 }
                 Value::String(text) if keyword == "pattern" => {
                     self.graph.patterns.push((place, text.clone()));
@@ -302,7 +341,11 @@ fn percent_decoded(fragment: &str) -> String {
             .filter(|two| two.bytes().all(|byte| byte.is_ascii_hexdigit()))
             .and_then(|two| u8::from_str_radix(two, 16).ok());
         bytes.push(hex.unwrap_or(first));
-        rest = if hex.is_some() { tail.get(2..).unwrap_or_default() } else { tail };
+        rest = if hex.is_some() {
+            tail.get(2..).unwrap_or_default()
+        } else {
+            tail
+        };
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }

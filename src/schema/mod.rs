@@ -74,14 +74,13 @@ pub fn validate_at(name: &str, instance: &Value, prefix: &str) -> Result<(), Vec
 /// A schema that cannot be used (see [`check`]) refuses every instance with one violation at
 /// `prefix` that says so: definitions are checked when they are stored, so this is a stored
 /// definition that this build no longer accepts.
-pub fn validate_with(
-    schema: &Value,
-    instance: &Value,
-    prefix: &str,
-) -> Result<(), Vec<Violation>> {
+pub fn validate_with(schema: &Value, instance: &Value, prefix: &str) -> Result<(), Vec<Violation>> {
     let validator = users(schema).map_err(|flaws| {
         let flaw = flaws.first().map_or("", |flaw| flaw.message.as_str());
-        vec![Violation::new(prefix, explain::cut(&format!("its schema cannot be used: {flaw}")))]
+        vec![Violation::new(
+            prefix,
+            explain::cut(&format!("its schema cannot be used: {flaw}")),
+        )]
     })?;
     if validator.is_valid(instance) {
         return Ok(());
@@ -119,11 +118,16 @@ struct Recent {
 
 impl Recent {
     const fn new() -> Self {
-        Self { entries: Vec::new() }
+        Self {
+            entries: Vec::new(),
+        }
     }
 
     fn get(&mut self, digest: &[u8; 32]) -> Option<Rc<Validator>> {
-        let at = self.entries.iter().position(|(known, ..)| known == digest)?;
+        let at = self
+            .entries
+            .iter()
+            .position(|(known, ..)| known == digest)?;
         let entry = self.entries.remove(at);
         let validator = Rc::clone(&entry.1);
         self.entries.push(entry);
@@ -133,7 +137,9 @@ impl Recent {
     fn put(&mut self, digest: [u8; 32], validator: Rc<Validator>, bytes: usize) {
         self.entries.push((digest, validator, bytes));
         let weight = |entries: &[([u8; 32], Rc<Validator>, usize)]| {
-            entries.iter().fold(0_usize, |sum, (.., bytes)| sum.saturating_add(*bytes))
+            entries
+                .iter()
+                .fold(0_usize, |sum, (.., bytes)| sum.saturating_add(*bytes))
         };
         while self.entries.len() > 1
             && (self.entries.len() > CACHE_ENTRIES_MAX || weight(&self.entries) > CACHE_BYTES_MAX)
@@ -160,6 +166,10 @@ mod tests {
         recent.put([200; 32], Rc::clone(&one), CACHE_BYTES_MAX);
         assert_eq!(recent.entries.len(), 1);
         recent.put([201; 32], one, usize::MAX);
-        assert_eq!(recent.entries.len(), 1, "one that is too heavy is kept alone");
+        assert_eq!(
+            recent.entries.len(),
+            1,
+            "one that is too heavy is kept alone"
+        );
     }
 }

@@ -41,31 +41,43 @@ pub fn check(schema: &Value, prefix: &str) -> Result<(), Vec<Violation>> {
 
 /// Checks and compiles; the number is what the result weighs in memory, in bytes, roughly and
 /// rather too much.
-pub(super) fn compile(
-    schema: &Value,
-    prefix: &str,
-) -> Result<(Validator, usize), Vec<Violation>> {
+pub(super) fn compile(schema: &Value, prefix: &str) -> Result<(Validator, usize), Vec<Violation>> {
     let refuse = |at: &str, message: String| {
-        Err(vec![Violation::new(format!("{prefix}{at}"), explain::cut(&message))])
+        Err(vec![Violation::new(
+            format!("{prefix}{at}"),
+            explain::cut(&message),
+        )])
     };
     if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
         let found = explain::preview(schema);
-        return refuse("", format!("expected a JSON Schema (an object, true or false), got {found}"));
+        return refuse(
+            "",
+            format!("expected a JSON Schema (an object, true or false), got {found}"),
+        );
     }
     if let Some(at) = too_deep(schema, SCHEMA_DEPTH_MAX) {
-        return refuse(&at, format!("the schema is nested more than {SCHEMA_DEPTH_MAX} deep here"));
+        return refuse(
+            &at,
+            format!("the schema is nested more than {SCHEMA_DEPTH_MAX} deep here"),
+        );
     }
     let bytes = json::bytes_len(schema);
     if bytes > SCHEMA_BYTES_MAX {
-        return refuse("", format!("the schema has {bytes} bytes, of at most {SCHEMA_BYTES_MAX}"));
+        return refuse(
+            "",
+            format!("the schema has {bytes} bytes, of at most {SCHEMA_BYTES_MAX}"),
+        );
     }
     if let Some(draft) = schema.get("$schema") {
-        let known = draft.as_str().is_some_and(|uri| {
-            DRAFTS.contains(&uri.trim_end_matches('#'))
-        });
+        let known = draft
+            .as_str()
+            .is_some_and(|uri| DRAFTS.contains(&uri.trim_end_matches('#')));
         if !known {
             let found = explain::preview(draft);
-            return refuse("/$schema", format!("expected {}, got {found}", DRAFTS.join(" or ")));
+            return refuse(
+                "/$schema",
+                format!("expected {}, got {found}", DRAFTS.join(" or ")),
+            );
         }
     }
     let flaws = match jsonschema::meta::validator_for(schema) {
@@ -78,30 +90,52 @@ pub(super) fn compile(
     }
 
     let Ok(graph) = Graph::read(schema, SUBSCHEMAS_MAX) else {
-        return refuse("", format!("the schema has more than {SUBSCHEMAS_MAX} subschemas"));
+        return refuse(
+            "",
+            format!("the schema has more than {SUBSCHEMAS_MAX} subschemas"),
+        );
     };
     let mut flaws: Vec<Violation> = Vec::new();
     let mut flaw = |at: &str, message: String| {
         if flaws.len() < VIOLATIONS_MAX {
-            flaws.push(Violation::new(format!("{prefix}{at}"), explain::cut(&message)));
+            flaws.push(Violation::new(
+                format!("{prefix}{at}"),
+                explain::cut(&message),
+            ));
         }
     };
     for (at, text) in &graph.foreign {
         let text = explain::preview(&Value::String(text.clone()));
-        flaw(at, format!("refers to {text}, which is not in this schema; schemas are never fetched: put it under $defs and refer to it as #/$defs/…"));
+        flaw(
+            at,
+            format!(
+                "refers to {text}, which is not in this schema; schemas are never fetched: put it under $defs and refer to it as #/$defs/…"
+            ),
+        );
     }
     for at in &graph.inner_ids {
-        flaw(at, "only the whole schema may have an $id; refer to parts of it as #/$defs/…".into());
+        flaw(
+            at,
+            "only the whole schema may have an $id; refer to parts of it as #/$defs/…".into(),
+        );
     }
     if graph.patterns.len() > PATTERNS_MAX {
         let count = graph.patterns.len();
-        flaw("", format!("the schema has {count} patterns, of at most {PATTERNS_MAX}"));
+        flaw(
+            "",
+            format!("the schema has {count} patterns, of at most {PATTERNS_MAX}"),
+        );
     }
     match graph.most_at_one_place() {
-        None => flaw("", "the schema refers to itself without going deeper into the value".into()),
+        None => flaw(
+            "",
+            "the schema refers to itself without going deeper into the value".into(),
+        ),
         Some(count) if count > AT_ONE_PLACE_MAX => flaw(
             "",
-            format!("with its references followed, {count} subschemas look at one place of a value, of at most {AT_ONE_PLACE_MAX}"),
+            format!(
+                "with its references followed, {count} subschemas look at one place of a value, of at most {AT_ONE_PLACE_MAX}"
+            ),
         ),
         Some(_) => {}
     }
@@ -151,7 +185,10 @@ fn weight(bytes: usize, graph: &Graph) -> usize {
         }
     });
     let nodes = graph.len().saturating_mul(1024);
-    patterns.fold(bytes.saturating_mul(8).saturating_add(nodes), usize::saturating_add)
+    patterns.fold(
+        bytes.saturating_mul(8).saturating_add(nodes),
+        usize::saturating_add,
+    )
 }
 
 /// The first place that is nested deeper than `depth`. Recursion ends there.
@@ -161,10 +198,13 @@ fn too_deep(value: &Value, depth: usize) -> Option<String> {
         Some(left) => too_deep(inner, left).map(|at| pointer::push("", token) + &at),
     };
     match value {
-        Value::Object(members) => members.iter().find_map(|(name, inner)| under(name.clone(), inner)),
-        Value::Array(items) => {
-            items.iter().enumerate().find_map(|(place, inner)| under(place.to_string(), inner))
-        }
+        Value::Object(members) => members
+            .iter()
+            .find_map(|(name, inner)| under(name.clone(), inner)),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(place, inner)| under(place.to_string(), inner)),
         _ => None,
     }
 }
