@@ -42,7 +42,7 @@ pub(super) fn settle(
     if let Settlement::Redelivered { payload, tools } = &mut settlement {
         // A run stays on the version with which it started.
         tools.retain(|name, _| !turn.state.tools.contains_key(name));
-        let intent = match (payload, &letter.request) {
+        let intent = match (&*payload, &letter.request) {
             (Some(payload), _) => Some(intent(payload)?),
             (None, Some(request)) => Some((request.tool.clone(), request.arguments.clone())),
             (None, None) => None,
