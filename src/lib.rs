@@ -25,4 +25,7 @@ pub mod run;
 pub mod decide;
 pub mod outbox;
 pub mod ports;
+pub mod sql;
+pub mod tenant;
 pub mod flow;
+pub mod http;

@@ -47,7 +47,7 @@ mod requests_tests;
 #[cfg(test)]
 mod runs_tests;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use crate::ports::{Fault, TenantAnswer, TenantCall};
 use crate::sql::Sql;

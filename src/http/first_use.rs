@@ -1,0 +1,91 @@
+//! A world in which the tenants that nobody creates come to be when they are first used.
+
+use crate::ports::{Failpoint, Fault, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World};
+use crate::tool::{Answer, OutboundRequest};
+use crate::words::{RunId, TenantId, Timestamp};
+
+use super::auth::dev_tenant;
+
+/// Passes everything on. Where a tenant is not found that exists by the configuration, or that the
+/// engine keeps for itself, it is made and asked again.
+pub struct FirstUse<'w, W> {
+    pub world: &'w W,
+    /// Whether there is a tenant for local use.
+    pub has_dev: bool,
+}
+
+impl<W: World> FirstUse<'_, W> {
+    fn makes(&self, tenant_id: &TenantId) -> bool {
+        TenantId::reserved(tenant_id.as_str()).is_some()
+            || (self.has_dev && dev_tenant().as_ref() == Some(tenant_id))
+    }
+}
+
+impl<W: World> World for FirstUse<'_, W> {
+    fn now(&self) -> Timestamp {
+        self.world.now()
+    }
+
+    fn random(&self) -> [u8; 32] {
+        self.world.random()
+    }
+
+    async fn run(&self, run_id: &RunId, call: &RunCall) -> Result<RunAnswer, Fault> {
+        self.world.run(run_id, call).await
+    }
+
+    async fn tenant(&self, tenant_id: &TenantId, call: &TenantCall) -> Result<TenantAnswer, Fault> {
+        let answer = self.world.tenant(tenant_id, call).await?;
+        if !matches!(answer, TenantAnswer::NotFound) || !self.makes(tenant_id) {
+            return Ok(answer);
+        }
+        let create = TenantCall::Create {
+            now: self.world.now(),
+        };
+        match self.world.tenant(tenant_id, &create).await? {
+            TenantAnswer::Done => self.world.tenant(tenant_id, call).await,
+            // The tenant was there: what was not found is what it was asked for.
+            _ => Ok(answer),
+        }
+    }
+
+    async fn send(&self, queue: Queue, bodies: &[String]) -> Result<(), Fault> {
+        self.world.send(queue, bodies).await
+    }
+
+    async fn outcome(&self, key: &str) -> Result<Option<String>, Fault> {
+        self.world.outcome(key).await
+    }
+
+    async fn put_outcome(&self, key: &str, outcome: &str) -> Result<(), Fault> {
+        self.world.put_outcome(key, outcome).await
+    }
+
+    async fn call_tool(&self, request: &OutboundRequest) -> Answer {
+        self.world.call_tool(request).await
+    }
+
+    fn secret(&self, tenant_id: &TenantId, name: &str) -> Option<String> {
+        self.world.secret(tenant_id, name)
+    }
+
+    fn origin(&self) -> String {
+        self.world.origin()
+    }
+
+    async fn sleep(&self, ms: i64) {
+        self.world.sleep(ms).await;
+    }
+
+    fn keeps_every_outcome(&self) -> bool {
+        self.world.keeps_every_outcome()
+    }
+
+    async fn pass(&self, point: Failpoint) -> Result<(), Fault> {
+        self.world.pass(point).await
+    }
+
+    fn log(&self, line: &str) {
+        self.world.log(line);
+    }
+}

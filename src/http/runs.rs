@@ -1,0 +1,292 @@
+//! Runs: started, found, looked at, cancelled.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use crate::flow::front::{Start, start_run};
+use crate::flow::relay::relay;
+use crate::json::{self, Json, Value, Violation, pointer};
+use crate::plan::parse_versioned_name;
+use crate::ports::{Fault, RunCall, RunFilter, RunOp, RunResult, TenantAnswer, TenantCall, World};
+use crate::schema;
+use crate::words::limits::{DEFINITION_BYTES_MAX, LIST_LIMIT_MAX, TAG_VALUE_BYTES_MAX};
+use crate::words::{Name, RunId, TenantId, Timestamp};
+
+use super::headers::LogForm;
+use super::page::{bad_cursor, digits, page};
+use super::problem::{INVALID_CANCEL, INVALID_RUN, Kind, NOT_ACCEPTABLE, Problem};
+use super::{Call, Response, fits, unexpected};
+
+const STATUSES: [&str; 8] = [
+    "queued",
+    "running",
+    "waiting",
+    "blocked",
+    "paused",
+    "completed",
+    "failed",
+    "cancelled",
+];
+
+/// Where an answer of lines ends, to be gone on with by its `Link`.
+const LINES_BYTES_MAX: usize = 4_194_304;
+const LINES_MAX: usize = 2_000;
+
+pub async fn start<W: World>(
+    call: &Call<'_, W>,
+    tenant_id: &TenantId,
+) -> Result<Response, Problem> {
+    let request = call.request_ref("POST /v1/runs")?;
+    fits("the input of a run", call.body.get("input"))?;
+    if call
+        .body
+        .get("plan")
+        .is_some_and(|plan| json::bytes_len(plan) > DEFINITION_BYTES_MAX)
+    {
+        return Err(Problem::too_large("a plan", DEFINITION_BYTES_MAX));
+    }
+    let invalid = |errors| Problem::invalid(INVALID_RUN, errors);
+    schema::validate("run-request", &call.body).map_err(invalid)?;
+    tags_fit(&call.body).map_err(invalid)?;
+    let start = Start {
+        tenant_id: tenant_id.clone(),
+        body: call.body.clone(),
+        request,
+        traceparent: Some(call.span.to_owned()),
+    };
+    let started = start_run(call.world, start).await;
+    let started = started.map_err(|refused| Problem::refused(refused, INVALID_RUN))?;
+    Ok(Response::json(202, started.shown.get().to_owned())
+        .header("location", format!("/v1/runs/{}", started.run_id))
+        .replayed(started.replayed))
+}
+
+/// The schema counts characters; the bound is of bytes.
+fn tags_fit(body: &Value) -> Result<(), Vec<Violation>> {
+    let Some(Value::Object(tags)) = body.get("tags") else {
+        return Ok(());
+    };
+    let too_long = tags.iter().filter(|(_, value)| {
+        value
+            .as_str()
+            .is_some_and(|text| text.len() > TAG_VALUE_BYTES_MAX)
+    });
+    let message = format!("a tag's value may have at most {TAG_VALUE_BYTES_MAX} bytes");
+    let errors: Vec<_> = too_long
+        .map(|(name, _)| Violation::new(pointer::push("/tags", name), message.as_str()))
+        .collect();
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors)
+    }
+}
+
+pub async fn get<W: World>(call: &Call<'_, W>, tenant_id: &TenantId) -> Result<Response, Problem> {
+    let run_id = call.run_id()?;
+    match ask(call.world, tenant_id, &run_id, RunOp::View, INVALID_RUN).await? {
+        RunResult::Shown(shown) => Ok(Response::json(200, shown.get().to_owned())),
+        _ => Err(unexpected_of_run("look", &run_id)),
+    }
+}
+
+pub async fn list<W: World>(call: &Call<'_, W>, tenant_id: &TenantId) -> Result<Response, Problem> {
+    let query = &call.query;
+    let one_of = |text: &str| STATUSES.contains(&text).then(|| text.to_owned());
+    let agent = |text: &str| parse_versioned_name(text).map(|_| text.to_owned());
+    let mut filter = RunFilter {
+        status: query.parsed("status", &format!("one of {}", STATUSES.join(", ")), one_of)?,
+        agent: query.parsed("agent", "an agent's name, or name@version", agent)?,
+        created_after: query.parsed(
+            "created_after",
+            "an RFC 3339 time, percent-encoded",
+            |text| Timestamp::parse(text).ok(),
+        )?,
+        ..RunFilter::default()
+    };
+    for (name, value) in query.beginning_with("tag.") {
+        if Name::parse(name).is_err() || value.len() > TAG_VALUE_BYTES_MAX {
+            let parameter = format!("tag.{name}");
+            return Err(Problem::query(&parameter, "is no tag that a run can have"));
+        }
+        filter.tags.insert(name.to_owned(), value.to_owned());
+    }
+    let list = TenantCall::ListRuns {
+        filter,
+        limit: query.limit()?,
+        cursor: query.cursor(),
+    };
+    match call.world.tenant(tenant_id, &list).await? {
+        TenantAnswer::Items { items, next_cursor } => Ok(page(&items, next_cursor.as_deref())),
+        TenantAnswer::BadCursor => Err(bad_cursor()),
+        _ => Err(unexpected("list runs", tenant_id)),
+    }
+}
+
+pub async fn events<W: World>(
+    call: &Call<'_, W>,
+    tenant_id: &TenantId,
+) -> Result<Response, Problem> {
+    let run_id = call.run_id()?;
+    let number = "the number of an entry, from 0";
+    let after = call.query.parsed("after", number, digits)?;
+    let cursor = call.query.parsed("cursor", number, digits)?;
+    if after.is_some() && cursor.is_some() {
+        return Err(Problem::query(
+            "cursor",
+            "says the same as after: give one of them",
+        ));
+    }
+    let after = after.or(cursor).unwrap_or(0);
+    match call.headers.log_form() {
+        LogForm::Json => {
+            let limit = call.query.limit()?;
+            let log = log_page(call.world, tenant_id, &run_id, after, limit).await?;
+            let items: Vec<String> = log.entries.iter().map(|entry| json::write(entry)).collect();
+            let items = items.join(",");
+            let next = log
+                .next
+                .map_or("null".to_owned(), |next| format!("\"{next}\""));
+            let last_seq = log.last_seq;
+            let body =
+                format!(r#"{{"items":[{items}],"next_cursor":{next},"last_seq":{last_seq}}}"#);
+            Ok(Response::json(200, body).header("vary", "accept"))
+        }
+        LogForm::Lines => lines(call, tenant_id, &run_id, after).await,
+        LogForm::EventStream => Err(Problem::new(
+            NOT_ACCEPTABLE,
+            "a log is offered as application/json and as application/x-ndjson",
+        )
+        .with(
+            "offered",
+            json!(["application/json", "application/x-ndjson"]),
+        )),
+    }
+}
+
+/// A line an entry: the log to its end, or to where the answer grows large.
+async fn lines<W: World>(
+    call: &Call<'_, W>,
+    tenant_id: &TenantId,
+    run_id: &RunId,
+    after: u64,
+) -> Result<Response, Problem> {
+    let wanted = call.query.limit_given()?.unwrap_or(LINES_MAX);
+    let mut text = String::new();
+    let mut count = 0;
+    let mut next = Some(after);
+    while let Some(after) = next {
+        let limit = wanted.saturating_sub(count).min(LIST_LIMIT_MAX);
+        if limit == 0 || text.len() >= LINES_BYTES_MAX {
+            break;
+        }
+        let log = log_page(call.world, tenant_id, run_id, after, limit).await?;
+        for entry in &log.entries {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{}", **entry);
+        }
+        count += log.entries.len();
+        next = log.next;
+    }
+    let response =
+        Response::new(200, "application/x-ndjson; charset=utf-8", text).header("vary", "accept");
+    Ok(match next {
+        None => response,
+        Some(next) => response.header(
+            "link",
+            format!("</v1/runs/{run_id}/events?after={next}>; rel=\"next\""),
+        ),
+    })
+}
+
+/// A piece of a log.
+struct LogPage {
+    entries: Vec<Json>,
+    last_seq: u64,
+    /// After which entry to go on. None: this piece reaches the log's end.
+    next: Option<u64>,
+}
+
+async fn log_page<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    run_id: &RunId,
+    after: u64,
+    limit: usize,
+) -> Result<LogPage, Problem> {
+    let op = RunOp::Events { after, limit };
+    let answered = ask(world, tenant_id, run_id, op, INVALID_RUN).await?;
+    let RunResult::Events {
+        entries, last_seq, ..
+    } = answered
+    else {
+        return Err(unexpected_of_run("read the log", run_id));
+    };
+    let reached = after.saturating_add(entries.len() as u64);
+    if entries.is_empty() && after < last_seq {
+        return Err(Fault {
+            retryable: false,
+            ..Fault::new(
+                "read the log",
+                run_id.as_str(),
+                format!("nothing came after {after}"),
+            )
+        }
+        .into());
+    }
+    Ok(LogPage {
+        entries,
+        last_seq,
+        next: (reached < last_seq).then_some(reached),
+    })
+}
+
+pub async fn cancel<W: World>(
+    call: &Call<'_, W>,
+    tenant_id: &TenantId,
+) -> Result<Response, Problem> {
+    let run_id = call.run_id()?;
+    let request = call.request_ref(format!("POST /v1/runs/{run_id}/cancel"))?;
+    schema::validate("cancel-request", &call.body)
+        .map_err(|errors| Problem::invalid(INVALID_CANCEL, errors))?;
+    let op = RunOp::Cancel { request };
+    match ask(call.world, tenant_id, &run_id, op, INVALID_CANCEL).await? {
+        RunResult::Done {
+            replayed,
+            shown: Some(shown),
+        } => Ok(Response::json(200, shown.get().to_owned()).replayed(replayed)),
+        _ => Err(unexpected_of_run("cancel", &run_id)),
+    }
+}
+
+/// Asks a run's object, and has sent what it wants sent.
+pub async fn ask<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    run_id: &RunId,
+    op: RunOp,
+    invalid: Kind,
+) -> Result<RunResult, Problem> {
+    let answer = world
+        .run(
+            run_id,
+            &RunCall {
+                tenant_id: tenant_id.clone(),
+                op,
+            },
+        )
+        .await?;
+    relay(world, &answer.messages).await;
+    answer
+        .result
+        .map_err(|refusal| Problem::refusal(refusal, invalid))
+}
+
+pub fn unexpected_of_run(operation: &str, run_id: &RunId) -> Problem {
+    Fault {
+        retryable: false,
+        ..Fault::new(operation, run_id.as_str(), "got an answer of another kind")
+    }
+    .into()
+}
