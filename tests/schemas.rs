@@ -16,7 +16,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use dormouse::agent::Agent;
+use dormouse::json;
+use dormouse::outbox::WorkMessage;
+use dormouse::plan::Plan;
+use dormouse::run::event::Event;
 use dormouse::schema::{self, Violation, embedded, engine};
+use dormouse::tool::Tool;
 use serde_json::{Value, json};
 
 fn schemas() -> PathBuf {
@@ -568,6 +574,73 @@ fn a_schema_that_cannot_be_used_refuses_and_says_why() {
         "{}",
         found[0].message
     );
+}
+
+// ---- the schemas and the types that read the same documents ----
+
+#[test]
+fn the_log_s_types_and_the_events_schemas_are_the_same() {
+    // serde names the variants it knows when it meets one that it does not.
+    let error = serde_json::from_str::<Event>(r#"{"no.such":{}}"#)
+        .unwrap_err()
+        .to_string();
+    let known: BTreeSet<&str> = error.split('`').skip(3).step_by(2).collect();
+    let described: BTreeSet<&str> = embedded::event_types().collect();
+    assert_eq!(
+        described, known,
+        "left: schemas/events; right: run::event::Event"
+    );
+
+    for name in embedded::event_types() {
+        for file in files(&schemas().join("examples").join(name)) {
+            let example = read(&file);
+            let text = json!({ name: example }).to_string();
+            let event: Event = serde_json::from_str(&text)
+                .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            let (event_type, payload) = event.parts().unwrap();
+            assert_eq!(event_type, name);
+            assert!(
+                json::same(&payload, &example),
+                "{}:\n{payload}",
+                file.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_schema_takes_is_parsed_and_what_it_refuses_is_not() {
+    type Parse = fn(&Value) -> Result<(), Vec<Violation>>;
+    let parsers: [(&str, Parse); 3] = [
+        ("tool", |value| Tool::parse(value).map(drop)),
+        ("plan", |value| Plan::parse(value).map(drop)),
+        ("agent", |value| Agent::parse(value).map(drop)),
+    ];
+    for (name, parse) in parsers {
+        for file in files(&schemas().join("examples").join(name)) {
+            let example = read(&file);
+            // The schemas say what the contract says; this release runs two kinds of planner.
+            let later = matches!(example["planner"]["kind"].as_str(), Some("model" | "http"));
+            let parsed = parse(&example);
+            assert_eq!(parsed.is_err(), later, "{}: {parsed:?}", file.display());
+        }
+        for file in files(&schemas().join("counter-examples").join(name)) {
+            let case = read(&file);
+            // A null member counts as left out there, and the schema comes first.
+            if stem(&file) != "attempts-null" {
+                assert!(parse(&case["instance"]).is_err(), "{}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn envelopes_are_read_by_their_types() {
+    for file in files(&schemas().join("examples/message")) {
+        let text = fs::read_to_string(&file).unwrap();
+        let message = serde_json::from_str::<WorkMessage>(&text);
+        assert!(message.is_ok(), "{}: {message:?}", file.display());
+    }
 }
 
 // ---- the OpenAPI document ----
