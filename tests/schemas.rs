@@ -503,6 +503,48 @@ fn a_schema_is_bounded() {
 }
 
 #[test]
+fn what_a_schema_nests_fits_a_small_stack() {
+    // As large as the stack of a wasm module, with frames of a debug build.
+    let thread = std::thread::Builder::new().stack_size(1024 * 1024);
+    let work = thread.spawn(|| {
+        let nested = |levels: usize| (0..levels).fold(json!("x"), |inner, _| json!({ "a": inner }));
+        for (kind, chain) in [("$ref", 3), ("allOf", 2), ("anyOf", 2), ("not", 2), ("$ref", 1_900)] {
+            let mut defs = serde_json::Map::new();
+            for n in 0..chain {
+                let next = json!({ "$ref": format!("#/$defs/d{}", n + 1) });
+                let schema = match kind {
+                    "$ref" => next,
+                    "not" => json!({ "not": { "not": next } }),
+                    _ => json!({ kind: [{ "minimum": 1, "type": "number" }, next] }),
+                };
+                defs.insert(format!("d{n}"), schema);
+            }
+            let last = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/d0" } } });
+            defs.insert(format!("d{chain}"), last);
+            let schema = json!({ "$defs": defs, "$ref": "#/$defs/d0" });
+            schema::check(&schema, "").unwrap();
+            let refusals = [1, 8, 16, 32, 64, 96, 127].iter().filter(|levels| {
+                let found = schema::validate_with(&schema, &nested(**levels), "").unwrap_err();
+                found[0].message.contains("nested too deep")
+            });
+            assert!(refusals.count() > 0, "{kind}");
+        }
+        // A tree as deep as JSON may be is still looked at.
+        let tree = json!({
+            "$defs": { "node": { "type": "object", "properties": { "a": { "$ref": "#/$defs/node" }, "x": {} } } },
+            "$ref": "#/$defs/node"
+        });
+        let found = schema::validate_with(&tree, &nested(127), "").unwrap_err();
+        assert_eq!(found[0].pointer, "/a".repeat(127));
+        let deep = (0..60).fold(json!(true), |inner, _| json!({ "not": inner }));
+        schema::check(&deep, "").unwrap();
+        let meta = json!({ "$ref": "https://json-schema.org/draft/2020-12/schema" });
+        assert!(schema::validate_with(&meta, &deep, "").is_ok());
+    });
+    work.unwrap().join().unwrap();
+}
+
+#[test]
 fn a_pattern_takes_linear_time() {
     let schema = json!({ "pattern": "^(a+)+$" });
     let text = json!("a".repeat(200_000) + "b");
