@@ -1,0 +1,207 @@
+//! The index of a tenant's runs: registered before a run is born, told of it by the run afterwards.
+//!
+//! A run's id begins with the time it was made at, so the primary key is the order of the list and
+//! no other index is paid for. Filters are applied while scanning; a call scans a bounded stretch.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::ports::{Fault, Projection, RunFilter, TenantAnswer};
+use crate::run::event::RequestRef;
+use crate::sql::{Sql, SqlRow};
+use crate::words::{RunId, Timestamp};
+
+use super::page::{self, EXAMINED_MAX, Walk, count};
+use super::{broken, dead_letters, definitions, requests};
+
+/// How far the clock that made a run's id may be from the one that wrote its `created_at`.
+const CLOCKS_APART_MS: i64 = 60 * 60 * 1_000;
+
+/// A run that is about to be born.
+pub struct NewRun {
+    pub run_id: RunId,
+    pub agent: Option<String>,
+    pub tags: BTreeMap<String, String>,
+    pub now: Timestamp,
+}
+
+/// One item of the list of runs.
+#[derive(Serialize)]
+struct RunSummary<'a> {
+    run_id: &'a str,
+    agent: Option<&'a str>,
+    status: &'a str,
+    tags: Box<RawValue>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    ended_at: Option<Timestamp>,
+}
+
+/// Gives a run its place in the index and the client's key its run, in one transaction, and resolves
+/// its tools. Rows written: 1, and 1 for a key (see [`requests::insert`]); where the key was used
+/// before, 0.
+///
+/// The earlier run of a key is put back into the index where it was forgotten: whoever asks carries
+/// its birth out again.
+pub fn register(
+    sql: &impl Sql,
+    run: NewRun,
+    tools: &[String],
+    request: Option<&RequestRef>,
+) -> Result<TenantAnswer, Fault> {
+    sql.transaction(|| {
+        let (run_id, fresh) = match request {
+            None => (run.run_id, true),
+            Some(request) => match requests::find(sql, request, run.now)? {
+                None => {
+                    requests::insert(sql, request, Some(&run.run_id), run.now)?;
+                    (run.run_id, true)
+                }
+                Some(known) if known.fingerprint != request.fingerprint => {
+                    return Ok(TenantAnswer::KeyReused);
+                }
+                Some(known) => (
+                    known.run_id.ok_or_else(|| {
+                        broken("registering a run", &request.route, "its key made no run")
+                    })?,
+                    false,
+                ),
+            },
+        };
+        sql.exec(
+            "INSERT INTO runs (run_id, seq, status, agent, tags, created_at, updated_at)
+             VALUES (?1, 0, 'queued', ?2, ?3, ?4, ?4) ON CONFLICT (run_id) DO NOTHING",
+            &[
+                run_id.as_str().into(),
+                run.agent.into(),
+                object(&run.tags)?.into(),
+                run.now.into(),
+            ],
+        )?;
+        Ok(TenantAnswer::Registered {
+            run_id,
+            fresh,
+            tools: definitions::tools(sql, tools)?,
+        })
+    })
+}
+
+/// Takes what runs say of themselves, all or nothing: a run's longest log is true, anything else
+/// changes nothing. Rows written: 1 for each run that has news, 1 for each dead letter that changed,
+/// 2 for a new one.
+pub fn project(sql: &impl Sql, projections: &[Projection]) -> Result<TenantAnswer, Fault> {
+    sql.transaction(|| {
+        for projection in projections {
+            if update(sql, projection)? {
+                for letter in &projection.dead_letters {
+                    dead_letters::project(sql, &projection.run_id, letter)?;
+                }
+            }
+        }
+        Ok(TenantAnswer::Done)
+    })
+}
+
+/// Whether the projection was news.
+fn update(sql: &impl Sql, projection: &Projection) -> Result<bool, Fault> {
+    let written = sql.exec(
+        "INSERT INTO runs (run_id, seq, status, agent, tags, created_at, updated_at, ended_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+         ON CONFLICT (run_id) DO UPDATE
+            SET seq = excluded.seq, status = excluded.status, agent = excluded.agent,
+                tags = excluded.tags, created_at = excluded.created_at,
+                updated_at = excluded.updated_at, ended_at = excluded.ended_at
+            WHERE excluded.seq > runs.seq
+         RETURNING run_id",
+        &[
+            projection.run_id.as_str().into(),
+            i64::try_from(projection.seq).unwrap_or(i64::MAX).into(),
+            projection.status.as_str().into(),
+            projection.agent.as_deref().into(),
+            object(&projection.tags)?.into(),
+            projection.created_at.into(),
+            projection.updated_at.into(),
+            projection.ended_at.into(),
+        ],
+    )?;
+    Ok(!written.is_empty())
+}
+
+/// Runs that match, newest first. Rows read: at most twice [`EXAMINED_MAX`], and the tags' members
+/// where tags are asked for.
+pub fn list(
+    sql: &impl Sql,
+    filter: &RunFilter,
+    limit: usize,
+    cursor: Option<&str>,
+) -> Result<TenantAnswer, Fault> {
+    let limit = page::clamp(limit);
+    let walk = Walk::new(sql, "runs", filter)?;
+    let below = match cursor {
+        None => page::TOP,
+        Some(cursor) => match walk.position(cursor)? {
+            Some(position) => position,
+            None => return Ok(TenantAnswer::BadCursor),
+        },
+    };
+    // No run made before this can have been created after the filter's time.
+    let from = filter.created_after.map_or_else(String::new, |after| {
+        RunId::new(after.plus_ms(-CLOCKS_APART_MS), [0; 10]).to_string()
+    });
+    let mut found = sql.exec(
+        "SELECT run_id, agent, status, tags, created_at, updated_at, ended_at
+         FROM (SELECT * FROM runs WHERE run_id < ?1 AND run_id >= ?2
+               ORDER BY run_id DESC LIMIT ?3) AS r
+         WHERE (?4 IS NULL OR status = ?4)
+           AND (?5 IS NULL OR agent = ?5 OR substr(agent, 1, length(?5) + 1) = ?5 || '@')
+           AND (?6 IS NULL OR created_at > ?6)
+           AND (?7 = '{}' OR NOT EXISTS (
+                SELECT 1 FROM json_each(?7) AS asked WHERE NOT EXISTS (
+                    SELECT 1 FROM json_each(r.tags) AS tag
+                    WHERE tag.key = asked.key AND tag.value = asked.value)))
+         ORDER BY run_id DESC LIMIT ?8",
+        &[
+            below.into(),
+            from.as_str().into(),
+            count(EXAMINED_MAX).into(),
+            filter.status.as_deref().into(),
+            filter.agent.as_deref().into(),
+            filter.created_after.into(),
+            object(&filter.tags)?.into(),
+            count(limit.saturating_add(1)).into(),
+        ],
+    )?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let position = match found.last() {
+        Some(last) if more => Some(last.text("run_id")?.to_owned()),
+        _ => page::examined_to(sql, "runs", "run_id", below, &from)?,
+    };
+    Ok(TenantAnswer::Items {
+        items: found.iter().map(summary).collect::<Result<_, _>>()?,
+        next_cursor: position
+            .map(|position| walk.cursor(&position))
+            .transpose()?,
+    })
+}
+
+fn summary(row: &SqlRow) -> Result<Box<RawValue>, Fault> {
+    let run_id = row.text("run_id")?;
+    serde_json::value::to_raw_value(&RunSummary {
+        run_id,
+        agent: row.text_or_null("agent")?,
+        status: row.text("status")?,
+        tags: row.json("tags")?,
+        created_at: row.time("created_at")?,
+        updated_at: row.time("updated_at")?,
+        ended_at: row.time_or_null("ended_at")?,
+    })
+    .map_err(|error| broken("listing runs", run_id, error))
+}
+
+/// Tags as a JSON object.
+fn object(tags: &BTreeMap<String, String>) -> Result<String, Fault> {
+    serde_json::to_string(tags).map_err(|error| broken("writing tags", "tags", error))
+}
