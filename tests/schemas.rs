@@ -16,7 +16,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use dormouse::agent::Agent;
+use dormouse::json;
+use dormouse::outbox::WorkMessage;
+use dormouse::plan::Plan;
+use dormouse::run::event::Event;
 use dormouse::schema::{self, Violation, embedded, engine};
+use dormouse::tool::Tool;
 use serde_json::{Value, json};
 
 fn schemas() -> PathBuf {
@@ -497,6 +503,48 @@ fn a_schema_is_bounded() {
 }
 
 #[test]
+fn what_a_schema_nests_fits_a_small_stack() {
+    // As large as the stack of a wasm module, with frames of a debug build.
+    let thread = std::thread::Builder::new().stack_size(1024 * 1024);
+    let work = thread.spawn(|| {
+        let nested = |levels: usize| (0..levels).fold(json!("x"), |inner, _| json!({ "a": inner }));
+        for (kind, chain) in [("$ref", 3), ("allOf", 2), ("anyOf", 2), ("not", 2), ("$ref", 1_900)] {
+            let mut defs = serde_json::Map::new();
+            for n in 0..chain {
+                let next = json!({ "$ref": format!("#/$defs/d{}", n + 1) });
+                let schema = match kind {
+                    "$ref" => next,
+                    "not" => json!({ "not": { "not": next } }),
+                    _ => json!({ kind: [{ "minimum": 1, "type": "number" }, next] }),
+                };
+                defs.insert(format!("d{n}"), schema);
+            }
+            let last = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/d0" } } });
+            defs.insert(format!("d{chain}"), last);
+            let schema = json!({ "$defs": defs, "$ref": "#/$defs/d0" });
+            schema::check(&schema, "").unwrap();
+            let refusals = [1, 8, 16, 32, 64, 96, 127].iter().filter(|levels| {
+                let found = schema::validate_with(&schema, &nested(**levels), "").unwrap_err();
+                found[0].message.contains("nested too deep")
+            });
+            assert!(refusals.count() > 0, "{kind}");
+        }
+        // A tree as deep as JSON may be is still looked at.
+        let tree = json!({
+            "$defs": { "node": { "type": "object", "properties": { "a": { "$ref": "#/$defs/node" }, "x": {} } } },
+            "$ref": "#/$defs/node"
+        });
+        let found = schema::validate_with(&tree, &nested(127), "").unwrap_err();
+        assert_eq!(found[0].pointer, "/a".repeat(127));
+        let deep = (0..60).fold(json!(true), |inner, _| json!({ "not": inner }));
+        schema::check(&deep, "").unwrap();
+        let meta = json!({ "$ref": "https://json-schema.org/draft/2020-12/schema" });
+        assert!(schema::validate_with(&meta, &deep, "").is_ok());
+    });
+    work.unwrap().join().unwrap();
+}
+
+#[test]
 fn a_pattern_takes_linear_time() {
     let schema = json!({ "pattern": "^(a+)+$" });
     let text = json!("a".repeat(200_000) + "b");
@@ -568,6 +616,73 @@ fn a_schema_that_cannot_be_used_refuses_and_says_why() {
         "{}",
         found[0].message
     );
+}
+
+// ---- the schemas and the types that read the same documents ----
+
+#[test]
+fn the_log_s_types_and_the_events_schemas_are_the_same() {
+    // serde names the variants it knows when it meets one that it does not.
+    let error = serde_json::from_str::<Event>(r#"{"no.such":{}}"#)
+        .unwrap_err()
+        .to_string();
+    let known: BTreeSet<&str> = error.split('`').skip(3).step_by(2).collect();
+    let described: BTreeSet<&str> = embedded::event_types().collect();
+    assert_eq!(
+        described, known,
+        "left: schemas/events; right: run::event::Event"
+    );
+
+    for name in embedded::event_types() {
+        for file in files(&schemas().join("examples").join(name)) {
+            let example = read(&file);
+            let text = json!({ name: example }).to_string();
+            let event: Event = serde_json::from_str(&text)
+                .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            let (event_type, payload) = event.parts().unwrap();
+            assert_eq!(event_type, name);
+            assert!(
+                json::same(&payload, &example),
+                "{}:\n{payload}",
+                file.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_schema_takes_is_parsed_and_what_it_refuses_is_not() {
+    type Parse = fn(&Value) -> Result<(), Vec<Violation>>;
+    let parsers: [(&str, Parse); 3] = [
+        ("tool", |value| Tool::parse(value).map(drop)),
+        ("plan", |value| Plan::parse(value).map(drop)),
+        ("agent", |value| Agent::parse(value).map(drop)),
+    ];
+    for (name, parse) in parsers {
+        for file in files(&schemas().join("examples").join(name)) {
+            let example = read(&file);
+            // The schemas say what the contract says; this release runs two kinds of planner.
+            let later = matches!(example["planner"]["kind"].as_str(), Some("model" | "http"));
+            let parsed = parse(&example);
+            assert_eq!(parsed.is_err(), later, "{}: {parsed:?}", file.display());
+        }
+        for file in files(&schemas().join("counter-examples").join(name)) {
+            let case = read(&file);
+            // A null member counts as left out there, and the schema comes first.
+            if stem(&file) != "attempts-null" {
+                assert!(parse(&case["instance"]).is_err(), "{}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn envelopes_are_read_by_their_types() {
+    for file in files(&schemas().join("examples/message")) {
+        let text = fs::read_to_string(&file).unwrap();
+        let message = serde_json::from_str::<WorkMessage>(&text);
+        assert!(message.is_ok(), "{}: {message:?}", file.display());
+    }
 }
 
 // ---- the OpenAPI document ----

@@ -5,8 +5,9 @@ use jsonschema::{JsonType, Validator};
 
 use crate::json::{self, Value, pointer};
 
-use super::graph::Graph;
-use super::{MESSAGE_CHARS_MAX, VIOLATIONS_MAX, Violation, embedded, engine, usable};
+use super::graph::Work;
+use super::usable::Usable;
+use super::{MESSAGE_CHARS_MAX, VIOLATIONS_MAX, Violation, embedded, engine};
 
 /// Characters of a value that a message shows.
 const PREVIEW_CHARS_MAX: usize = 60;
@@ -25,22 +26,16 @@ pub(super) fn own(validator: &Validator, instance: &Value, prefix: &str) -> Vec<
     all(validator.validate(instance).err(), prefix)
 }
 
-/// The violations of a user's schema, with as much detail as the bounds allow.
-pub(super) fn users(
-    schema: &Value,
-    validator: &Validator,
-    instance: &Value,
-    prefix: &str,
-) -> Vec<Violation> {
-    let path = Graph::read(schema, usable::SUBSCHEMAS_MAX)
-        .map_or(u64::MAX, |graph| graph.most_on_a_path(depth(instance)));
+/// The violations of a user's schema, with as much detail as the bounds allow. `work` is what the
+/// schema can take for an instance of this depth.
+pub(super) fn users(usable: &Usable, work: Work, instance: &Value, prefix: &str) -> Vec<Violation> {
     let bytes = u64::try_from(json::bytes_len(instance)).unwrap_or(u64::MAX);
-    if path.saturating_mul(bytes) > COPIED_BYTES_MAX {
+    if work.count.saturating_mul(bytes) > COPIED_BYTES_MAX {
         let message =
             "does not fit its schema; value and schema are too large together to say where";
         return vec![Violation::new(prefix, message)];
     }
-    own(validator, instance, prefix)
+    own(&usable.validator, instance, prefix)
 }
 
 /// Explains every error, the deepest places first, each place and sentence once.
@@ -359,19 +354,4 @@ fn values(value: &Value, most: usize) -> Option<usize> {
         }
     }
     Some(count)
-}
-
-/// How deep a value is nested; 0 for one that holds no other.
-fn depth(value: &Value) -> usize {
-    let mut open = vec![(value, 0_usize)];
-    let mut deepest = 0;
-    while let Some((value, at)) = open.pop() {
-        deepest = deepest.max(at);
-        match value {
-            Value::Array(items) => open.extend(items.iter().map(|inner| (inner, at + 1))),
-            Value::Object(members) => open.extend(members.values().map(|inner| (inner, at + 1))),
-            _ => {}
-        }
-    }
-    deepest
 }

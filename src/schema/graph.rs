@@ -10,6 +10,8 @@ use crate::json::{Value, pointer};
 struct Node {
     /// Itself, and what it applies from outside this schema.
     own: u64,
+    /// How deep what it applies from outside nests, for each level of the instance.
+    nested_by_depth: u32,
     /// Subschemas applied to the same place of the instance.
     here: Vec<usize>,
     /// Subschemas applied to places below it.
@@ -25,6 +27,34 @@ pub(super) struct Graph {
     pub foreign: Vec<(String, String)>,
     /// `$id` of subschemas, which would make them documents of their own: pointers.
     pub inner_ids: Vec<String>,
+}
+
+/// What applying a subschema can take at most, on the way from one place of an instance to a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Work {
+    /// Subschemas looked at.
+    pub count: u64,
+    /// Subschemas within subschemas: what the engine's stack holds.
+    pub nested: u32,
+}
+
+/// What a schema can take.
+#[derive(Clone, Debug)]
+pub(super) struct Costs {
+    /// How many subschemas at most look at one place of an instance.
+    pub at_one_place: u64,
+    by_depth: Vec<Work>,
+}
+
+impl Costs {
+    /// For an instance that is `depth` deep.
+    pub fn at(&self, depth: usize) -> Work {
+        self.by_depth
+            .get(depth)
+            .or(self.by_depth.last())
+            .copied()
+            .unwrap_or_default()
+    }
 }
 
 /// More subschemas than asked for.
@@ -60,6 +90,8 @@ const META: [&str; 2] = [
 ];
 /// Subschemas that a reference to one of those applies at one place, at most.
 const META_COST: u64 = 100;
+/// Subschemas within subschemas of those, for each level of the instance, at most.
+const META_NESTED: u32 = 8;
 
 impl Graph {
     /// Reads `schema`, up to `subschemas_max` of them. Its nesting must be bounded already.
@@ -101,6 +133,7 @@ impl Graph {
             if META.iter().any(|meta| local.starts_with(meta)) {
                 if let Some(node) = reading.graph.nodes.get_mut(from) {
                     node.own = META_COST;
+                    node.nested_by_depth = META_NESTED;
                 }
                 continue;
             }
@@ -132,104 +165,94 @@ impl Graph {
         self.nodes.len()
     }
 
-    /// How many subschemas at most look at one place of an instance, over all subschemas that may
-    /// be applied to it first; `None` when one leads back to itself without going below.
-    pub fn most_at_one_place(&self) -> Option<u64> {
-        let mut costs: Vec<Cost> = vec![Cost::Unknown; self.nodes.len()];
-        let mut most = 0;
+    /// What applying the schema can take, for instances of up to `depth_max`. `None` when a
+    /// subschema leads back to itself without going below.
+    pub fn costs(&self, depth_max: usize) -> Option<Costs> {
+        let order = self.order()?;
+        let mut at_one_place = 0;
+        let mut below = vec![Work::default(); self.nodes.len()];
+        let mut by_depth = Vec::new();
+        for levels in 1..=u32::try_from(depth_max)
+            .unwrap_or(u32::MAX)
+            .saturating_add(1)
+        {
+            let mut now = vec![Work::default(); self.nodes.len()];
+            for &at in &order {
+                let Some(node) = self.nodes.get(at) else {
+                    continue;
+                };
+                let here = node.here.iter().filter_map(|&next| now.get(next));
+                let down = node.below.iter().filter_map(|&next| below.get(next));
+                let nested = node.nested_by_depth.saturating_mul(levels);
+                let mut work = Work {
+                    count: node.own,
+                    nested,
+                };
+                for inner in here.chain(down) {
+                    work.count = work.count.saturating_add(inner.count);
+                    work.nested = work.nested.max(inner.nested);
+                }
+                work.nested = work.nested.saturating_add(1);
+                if let Some(place) = now.get_mut(at) {
+                    *place = work;
+                }
+            }
+            if by_depth.is_empty() {
+                // At depth 0 nothing is below.
+                at_one_place = now.iter().map(|work| work.count).max().unwrap_or(0);
+            }
+            by_depth.push(now.first().copied().unwrap_or_default());
+            if now == below {
+                break;
+            }
+            below = now;
+        }
+        Some(Costs {
+            at_one_place,
+            by_depth,
+        })
+    }
+
+    /// The subschemas, each after all that it applies to the same place.
+    fn order(&self) -> Option<Vec<usize>> {
+        #[derive(Clone, Copy, PartialEq)]
+        enum Mark {
+            New,
+            Open,
+            Done,
+        }
+        let mut marks = vec![Mark::New; self.nodes.len()];
+        let mut order = Vec::with_capacity(self.nodes.len());
         for start in 0..self.nodes.len() {
-            // Depth first with its own stack; a node is known once all it leads to is.
+            // Depth first, with its own stack.
             let mut stack = vec![start];
             while let Some(&at) = stack.last() {
-                let (Some(node), Some(cost)) = (self.nodes.get(at), costs.get(at).copied()) else {
+                let (Some(node), Some(mark)) = (self.nodes.get(at), marks.get_mut(at)) else {
                     break;
                 };
-                match cost {
-                    Cost::Known(_) => {
-                        stack.pop();
-                    }
-                    Cost::Unknown => {
-                        set(&mut costs, at, Cost::Open);
+                match *mark {
+                    Mark::New => {
+                        *mark = Mark::Open;
                         for &next in &node.here {
-                            match costs.get(next) {
-                                Some(Cost::Open) => return None,
-                                Some(Cost::Unknown) => stack.push(next),
+                            match marks.get(next) {
+                                Some(Mark::Open) => return None,
+                                Some(Mark::New) => stack.push(next),
                                 _ => {}
                             }
                         }
                     }
-                    Cost::Open => {
-                        let sum = node.here.iter().fold(node.own, |sum, &next| {
-                            sum.saturating_add(match costs.get(next) {
-                                Some(Cost::Known(cost)) => *cost,
-                                _ => 0,
-                            })
-                        });
-                        most = most.max(sum);
-                        set(&mut costs, at, Cost::Known(sum));
+                    Mark::Open => {
+                        *mark = Mark::Done;
+                        order.push(at);
+                        stack.pop();
+                    }
+                    Mark::Done => {
                         stack.pop();
                     }
                 }
             }
         }
-        Some(most)
-    }
-
-    /// How many subschemas at most are looked at on the way from an instance's root to its leaves,
-    /// when it is `depth` deep. Saturates. Only for a graph that [`Self::most_at_one_place`] knows.
-    pub fn most_on_a_path(&self, depth: usize) -> u64 {
-        let mut below: Vec<u64> = vec![0; self.nodes.len()];
-        for _ in 0..=depth {
-            let mut now: Vec<Option<u64>> = vec![None; self.nodes.len()];
-            for start in 0..self.nodes.len() {
-                let mut stack = vec![start];
-                while let Some(&at) = stack.last() {
-                    let Some(node) = self.nodes.get(at) else {
-                        break;
-                    };
-                    let value = |place: usize| now.get(place).copied().flatten();
-                    let waiting = node
-                        .here
-                        .iter()
-                        .copied()
-                        .find(|&next| value(next).is_none());
-                    if let (Some(next), None) = (waiting, value(at)) {
-                        if stack.len() > self.nodes.len() {
-                            return u64::MAX;
-                        }
-                        stack.push(next);
-                        continue;
-                    }
-                    let here = node.here.iter().filter_map(|&next| value(next));
-                    let down = node
-                        .below
-                        .iter()
-                        .filter_map(|&next| below.get(next).copied());
-                    let sum = here.chain(down).fold(node.own, u64::saturating_add);
-                    set(&mut now, at, Some(sum));
-                    stack.pop();
-                }
-            }
-            let next: Vec<u64> = now.into_iter().map(Option::unwrap_or_default).collect();
-            if next == below {
-                break;
-            }
-            below = next;
-        }
-        below.first().copied().unwrap_or(u64::MAX)
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Cost {
-    Unknown,
-    Open,
-    Known(u64),
-}
-
-fn set<T>(places: &mut [T], at: usize, value: T) {
-    if let Some(place) = places.get_mut(at) {
-        *place = value;
+        Some(order)
     }
 }
 
@@ -252,6 +275,7 @@ impl Reading {
         }
         self.graph.nodes.push(Node {
             own: 1,
+            nested_by_depth: 0,
             here: Vec::new(),
             below: Vec::new(),
         });

@@ -36,6 +36,8 @@ pub use crate::json::Violation;
 pub use openapi::openapi;
 pub use usable::check;
 
+use usable::Usable;
+
 /// Violations named in one answer: enough to mend a document, few enough to read.
 pub const VIOLATIONS_MAX: usize = 50;
 /// Characters of a violation's message; what does not fit is cut and marked with `…`.
@@ -48,7 +50,7 @@ pub const CACHE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 thread_local! {
     static OWN: RefCell<HashMap<&'static str, Rc<Validator>>> = RefCell::new(HashMap::new());
-    static USERS: RefCell<Recent> = const { RefCell::new(Recent::new()) };
+    static USERS: RefCell<Recent<Usable>> = const { RefCell::new(Recent::new()) };
 }
 
 /// Checks `instance` against the embedded schema called `name`; pointers start at the instance.
@@ -75,17 +77,22 @@ pub fn validate_at(name: &str, instance: &Value, prefix: &str) -> Result<(), Vec
 /// `prefix` that says so: definitions are checked when they are stored, so this is a stored
 /// definition that this build no longer accepts.
 pub fn validate_with(schema: &Value, instance: &Value, prefix: &str) -> Result<(), Vec<Violation>> {
-    let validator = users(schema).map_err(|flaws| {
+    let usable = users(schema).map_err(|flaws| {
         let flaw = flaws.first().map_or("", |flaw| flaw.message.as_str());
         vec![Violation::new(
             prefix,
             explain::cut(&format!("its schema cannot be used: {flaw}")),
         )]
     })?;
-    if validator.is_valid(instance) {
+    let work = usable.costs.at(json::depth(instance));
+    if work.nested > usable::NESTED_MAX {
+        let message = "the value is nested too deep to be checked by its schema";
+        return Err(vec![Violation::new(prefix, message)]);
+    }
+    if usable.validator.is_valid(instance) {
         return Ok(());
     }
-    Err(explain::users(schema, &validator, instance, prefix))
+    Err(explain::users(&usable, work, instance, prefix))
 }
 
 fn own(name: &str) -> Result<Rc<Validator>, String> {
@@ -100,63 +107,62 @@ fn own(name: &str) -> Result<Rc<Validator>, String> {
     Ok(validator)
 }
 
-fn users(schema: &Value) -> Result<Rc<Validator>, Vec<Violation>> {
+fn users(schema: &Value) -> Result<Rc<Usable>, Vec<Violation>> {
     let digest = sha256(json::canonical(schema).as_bytes());
     if let Some(known) = USERS.with_borrow_mut(|recent| recent.get(&digest)) {
         return Ok(known);
     }
-    let (validator, bytes) = usable::compile(schema, "")?;
-    let validator = Rc::new(validator);
-    USERS.with_borrow_mut(|recent| recent.put(digest, Rc::clone(&validator), bytes));
-    Ok(validator)
+    let usable = Rc::new(usable::compile(schema, "")?);
+    USERS.with_borrow_mut(|recent| recent.put(digest, Rc::clone(&usable), usable.bytes));
+    Ok(usable)
 }
 
-/// The users' schemas that were used last, the latest at the end.
-struct Recent {
-    entries: Vec<([u8; 32], Rc<Validator>, usize)>,
+/// What was used last, the latest at the end, within bounds of number and weight.
+struct Recent<T> {
+    entries: Vec<([u8; 32], Rc<T>, usize)>,
 }
 
-impl Recent {
+impl<T> Recent<T> {
     const fn new() -> Self {
         Self {
             entries: Vec::new(),
         }
     }
 
-    fn get(&mut self, digest: &[u8; 32]) -> Option<Rc<Validator>> {
+    fn get(&mut self, digest: &[u8; 32]) -> Option<Rc<T>> {
         let at = self
             .entries
             .iter()
             .position(|(known, ..)| known == digest)?;
         let entry = self.entries.remove(at);
-        let validator = Rc::clone(&entry.1);
+        let found = Rc::clone(&entry.1);
         self.entries.push(entry);
-        Some(validator)
+        Some(found)
     }
 
-    fn put(&mut self, digest: [u8; 32], validator: Rc<Validator>, bytes: usize) {
-        self.entries.push((digest, validator, bytes));
-        let weight = |entries: &[([u8; 32], Rc<Validator>, usize)]| {
-            entries
-                .iter()
-                .fold(0_usize, |sum, (.., bytes)| sum.saturating_add(*bytes))
-        };
+    fn put(&mut self, digest: [u8; 32], one: Rc<T>, bytes: usize) {
+        self.entries.push((digest, one, bytes));
         while self.entries.len() > 1
-            && (self.entries.len() > CACHE_ENTRIES_MAX || weight(&self.entries) > CACHE_BYTES_MAX)
+            && (self.entries.len() > CACHE_ENTRIES_MAX || self.bytes() > CACHE_BYTES_MAX)
         {
             self.entries.remove(0);
         }
+    }
+
+    fn bytes(&self) -> usize {
+        self.entries
+            .iter()
+            .fold(0, |sum, (.., bytes)| sum.saturating_add(*bytes))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn the_cache_is_bounded_by_number_and_by_weight() {
-        let one = Rc::new(engine::options().build(&json!(true)).unwrap());
+        let one = Rc::new(());
         let mut recent = Recent::new();
         for n in 0..100_u8 {
             recent.put([n; 32], Rc::clone(&one), 1);

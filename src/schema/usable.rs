@@ -5,8 +5,9 @@ use jsonschema::Validator;
 use jsonschema::error::ValidationErrorKind;
 
 use crate::json::{self, Value, pointer};
+use crate::words::limits::JSON_STORED_DEPTH_MAX;
 
-use super::graph::Graph;
+use super::graph::{Costs, Graph};
 use super::{VIOLATIONS_MAX, Violation, engine, explain};
 
 /// Encoded size of a schema, in bytes.
@@ -19,6 +20,10 @@ pub const SUBSCHEMAS_MAX: usize = 2_000;
 pub const PATTERNS_MAX: usize = 100;
 /// Subschemas that look at one place of an instance, references followed.
 pub const AT_ONE_PLACE_MAX: u64 = 10_000;
+
+/// Subschemas within subschemas while a value is looked at: they take the stack of a wasm module,
+/// which is one megabyte, and running out of it ends the whole isolate.
+pub const NESTED_MAX: u32 = 512;
 
 /// What `$schema` may say. Without it a schema is of draft 2020-12.
 const DRAFTS: [&str; 5] = [
@@ -39,9 +44,16 @@ pub fn check(schema: &Value, prefix: &str) -> Result<(), Vec<Violation>> {
     compile(schema, prefix).map(|_| ())
 }
 
-/// Checks and compiles; the number is what the result weighs in memory, in bytes, roughly and
-/// rather too much.
-pub(super) fn compile(schema: &Value, prefix: &str) -> Result<(Validator, usize), Vec<Violation>> {
+/// A user's schema, ready for use.
+pub(super) struct Usable {
+    pub validator: Validator,
+    pub costs: Costs,
+    /// What it weighs in memory, roughly and rather too much.
+    pub bytes: usize,
+}
+
+/// Checks and compiles.
+pub(super) fn compile(schema: &Value, prefix: &str) -> Result<Usable, Vec<Violation>> {
     let refuse = |at: &str, message: String| {
         Err(vec![Violation::new(
             format!("{prefix}{at}"),
@@ -126,25 +138,33 @@ pub(super) fn compile(schema: &Value, prefix: &str) -> Result<(Validator, usize)
             format!("the schema has {count} patterns, of at most {PATTERNS_MAX}"),
         );
     }
-    match graph.most_at_one_place() {
+    let costs = graph.costs(JSON_STORED_DEPTH_MAX);
+    match &costs {
         None => flaw(
             "",
             "the schema refers to itself without going deeper into the value".into(),
         ),
-        Some(count) if count > AT_ONE_PLACE_MAX => flaw(
-            "",
-            format!(
-                "with its references followed, {count} subschemas look at one place of a value, of at most {AT_ONE_PLACE_MAX}"
-            ),
-        ),
+        Some(costs) if costs.at_one_place > AT_ONE_PLACE_MAX => {
+            let count = costs.at_one_place;
+            flaw(
+                "",
+                format!(
+                    "with its references followed, {count} subschemas look at one place of a value, of at most {AT_ONE_PLACE_MAX}"
+                ),
+            );
+        }
         Some(_) => {}
     }
-    if !flaws.is_empty() {
+    let Some(costs) = costs.filter(|_| flaws.is_empty()) else {
         return Err(flaws);
-    }
+    };
 
     match engine::options().build(schema) {
-        Ok(validator) => Ok((validator, weight(bytes, &graph))),
+        Ok(validator) => Ok(Usable {
+            validator,
+            costs,
+            bytes: weight(bytes, &graph),
+        }),
         Err(error) => {
             let mut flaws: Vec<Violation> = graph
                 .patterns
