@@ -9,6 +9,7 @@ import { Sink } from "./lib/sink.mjs";
 import { System, freePort, killAll } from "./lib/system.mjs";
 import { measure } from "./lib/load.mjs";
 import { fsyncsPerRun } from "./lib/fsyncs.mjs";
+import { suspendAndWake } from "./lib/suspend.mjs";
 import { crash } from "./lib/crash.mjs";
 import { render } from "./lib/report.mjs";
 import { median } from "./lib/stats.mjs";
@@ -22,7 +23,8 @@ const USAGE = `npm run bench -- [options]
   --store LIST         disk,shm
   --disk-dir DIR       where "disk" is (the system's temporary directory)
   --systems LIST       of dormouse,workflow,floor,floor-wd (W1: the first three; W3: dormouse,workflow,floor-wd)
-  --parts LIST         w1,fsyncs,w3 (all)
+  --parts LIST         w1,fsyncs,w2,w3 (all)
+  --suspended N        waiting runs of W2 (500; quick 100); its rounds are --suspend-rounds N (3; quick 1)
   --tries N            of W3, for each system (5; quick 1)
   --kills-in-recovery N   more SIGKILLs while W3 recovers (0)
   --patience S         how long W3 waits for the last run (20)
@@ -40,7 +42,9 @@ const { values: given } = parseArgs({
     store: { type: "string", default: "disk,shm" },
     "disk-dir": { type: "string", default: os.tmpdir() },
     systems: { type: "string" },
-    parts: { type: "string", default: "w1,fsyncs,w3" },
+    parts: { type: "string", default: "w1,fsyncs,w2,w3" },
+    suspended: { type: "string" },
+    "suspend-rounds": { type: "string" },
     tries: { type: "string" },
     "kills-in-recovery": { type: "string", default: "0" },
     patience: { type: "string", default: "20" },
@@ -68,6 +72,10 @@ const options = {
   runs: count("runs", 400, 96),
   runsOneLane: count("runs-one-lane", 100, 30),
   lanes: count("lanes"),
+  suspended: count("suspended", 500, 100),
+  suspendRounds: count("suspend-rounds", 3, 1),
+  wakeOneLane: given.quick ? 20 : 80,
+  wakeMany: given.quick ? 60 : 300,
   tries: count("tries", 5, 1),
   killsInRecovery: count("kills-in-recovery"),
   patienceMs: count("patience") * 1000,
@@ -75,7 +83,7 @@ const options = {
   fsyncRuns: given.quick ? 20 : 40,
 };
 const product = path.resolve(given.product);
-const parts = list(given.parts, ["w1", "fsyncs", "w3"], "parts");
+const parts = list(given.parts, ["w1", "fsyncs", "w2", "w3"], "parts");
 const known = ["dormouse", "workflow", "floor", "floor-wd"];
 const chosen = given.systems === undefined ? null : list(given.systems, known, "systems");
 const notes = [];
@@ -84,6 +92,7 @@ if (!hasDormouse) notes.push("dormouse is left out: no scripts/runtime.mjs in th
 const present = (names) => names.filter((name) => name !== "dormouse" || hasDormouse);
 const systems = present(chosen ?? ["dormouse", "workflow", "floor"]);
 const crashSystems = present(chosen ?? ["dormouse", "workflow", "floor-wd"]);
+const waitSystems = systems.filter((name) => name !== "floor-wd");
 const fsyncSystems = present(chosen ?? known);
 
 const FILE_SYSTEMS = { 0xef53: "ext4", 0x58465342: "xfs", 0x9123683e: "btrfs", 0x794c7630: "overlay", 0x01021994: "tmpfs", 0x2fc12fc1: "zfs", 0xf2f52010: "f2fs", 0x6969: "nfs" };
@@ -209,6 +218,7 @@ const result = {
   fdatasync_ms: [],
   w1: [],
   fsyncs: [],
+  w2: [],
   w3: [],
   wasm: wasmSize(),
 };
@@ -237,6 +247,16 @@ if (parts.includes("fsyncs") && stores.length > 0) {
     const found = await withSystem(name, stores[0], (system) => fsyncsPerRun(system, sink, { runs: options.fsyncRuns }));
     result.fsyncs.push({ system: name, ...found, ...(found.error === undefined ? {} : { not_measured: found.error }) });
     say(`fsyncs ${name}: ${found.per_run?.toFixed(1) ?? found.not_measured ?? found.error}`);
+  }
+}
+if (parts.includes("w2") && stores.length > 0) {
+  for (let round = 1; round <= options.suspendRounds; round += 1) {
+    for (let i = 0; i < waitSystems.length; i += 1) {
+      const name = waitSystems[(i + round - 1) % waitSystems.length];
+      const entry = { system: name, store: stores[0].name, round, ...(await withSystem(name, stores[0], (system) => suspendAndWake(system, sink, options))) };
+      result.w2.push(entry);
+      say(`W2 round ${round} ${name}: ${entry.error ?? `${entry.disk_bytes_per_run.toFixed(0)} bytes a run, event to call p50 ${entry.event_p50_ms?.toFixed(1)} ms, ${entry.events_per_second.toFixed(0)} events/s, others ${entry.others_cores_one_lane?.toFixed(2) ?? "-"} cores`}`);
+    }
   }
 }
 if (parts.includes("w3") && stores.length > 0) {

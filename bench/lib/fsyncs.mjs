@@ -4,6 +4,7 @@ import { readFileSync, rmSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import path from "node:path";
 import { closedLoop, notCompleted } from "./load.mjs";
+import { suspend } from "./suspend.mjs";
 
 function strace(pid, file) {
   return new Promise((resolve) => {
@@ -35,6 +36,25 @@ function counts(file) {
   return found;
 }
 
+/** Counts the fsyncs of workerd while `job` runs. */
+async function counted(system, job) {
+  const pid = system.workerd();
+  if (pid === null) return { not_measured: "no workerd process was found" };
+  const file = path.join(path.dirname(system.stateDir), `strace-${system.name}-${system.port}.txt`);
+  const tracer = await strace(pid, file);
+  if (tracer.problem) return { not_measured: tracer.problem };
+  let done;
+  try {
+    done = await job();
+    await sleep(300);
+  } finally {
+    await tracer.stop();
+  }
+  const { fsync, fdatasync } = counts(file);
+  rmSync(file, { force: true });
+  return { fsync, fdatasync, ...done };
+}
+
 export async function fsyncsPerRun(system, sink, { runs }) {
   sink.reset();
   sink.delayMs = 0;
@@ -42,16 +62,14 @@ export async function fsyncsPerRun(system, sink, { runs }) {
   await system.prepare();
   await closedLoop(system, sink, { lanes: 1, runs: 5 });
   await sleep(500);
-  const pid = system.workerd();
-  if (pid === null) return { not_measured: "no workerd process was found" };
-  const file = path.join(path.dirname(system.stateDir), `strace-${system.name}-${system.port}.txt`);
-  const tracer = await strace(pid, file);
-  if (tracer.problem) return { not_measured: tracer.problem };
-  const { ids, failures } = await closedLoop(system, sink, { lanes: 1, runs });
-  const unfinished = await notCompleted(system, ids);
-  await sleep(300);
-  await tracer.stop();
-  const { fsync, fdatasync } = counts(file);
-  rmSync(file, { force: true });
-  return { runs: ids.length, fsync, fdatasync, per_run: (fsync + fdatasync) / ids.length, not_completed: unfinished, failures };
+  const whole = await counted(system, async () => {
+    const { ids, failures } = await closedLoop(system, sink, { lanes: 1, runs });
+    return { runs: ids.length, not_completed: await notCompleted(system, ids), failures };
+  });
+  if (whole.not_measured) return whole;
+  whole.per_run = (whole.fsync + whole.fdatasync) / whole.runs;
+  if (!system.canWait) return whole;
+  const suspended = await counted(system, async () => ({ runs: (await suspend(system, sink, { lanes: 1, runs })).waiting.length }));
+  whole.per_suspended_run = (suspended.fsync + suspended.fdatasync) / suspended.runs;
+  return whole;
 }

@@ -68,6 +68,16 @@ export function treeSeconds(root) {
   return entries.length === 0 ? null : entries.reduce((sum, entry) => sum + entry.ticks, 0) / HZ;
 }
 
+/** Bytes of memory of a process and its descendants, shared pages counted once in all. */
+export function treeMemory(root) {
+  let sum = null;
+  for (const { pid } of tree(root)) {
+    const found = /^Pss:\s+(\d+) kB/m.exec(read(`/proc/${pid}/smaps_rollup`) ?? "");
+    if (found) sum = (sum ?? 0) + Number(found[1]) * 1024;
+  }
+  return sum;
+}
+
 function machineSeconds() {
   const line = read("/proc/stat")?.split("\n", 1)[0];
   if (!line) return null;

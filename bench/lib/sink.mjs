@@ -10,6 +10,9 @@ export class Sink {
   keys = new Map();
   steps = new Map();
   #waiting = new Map();
+  #firsts = new Map();
+  /** runs whose first call has come */
+  begun = new Set();
   /** run -> time of its third call */
   done = new Map();
   /** runs whose third call has been answered */
@@ -38,6 +41,11 @@ export class Sink {
     const known = this.steps.get(place);
     if (known === undefined) this.steps.set(place, new Set([key]));
     else known.add(key);
+    if (step === 1) {
+      this.begun.add(run);
+      this.#firsts.get(run)?.();
+      this.#firsts.delete(run);
+    }
     if (step === 3 && !this.done.has(run)) {
       this.done.set(run, at);
       this.#waiting.get(run)?.(at);
@@ -58,12 +66,22 @@ export class Sink {
   /** Resolves with the time of the run's third call, or with null when none comes in time. */
   third(run, timeoutMs) {
     if (this.done.has(run)) return Promise.resolve(this.done.get(run));
+    return this.#await(this.#waiting, run, timeoutMs);
+  }
+
+  /** Resolves when the run's first call comes, with null when it doesn't in time. */
+  first(run, timeoutMs) {
+    if (this.begun.has(run)) return Promise.resolve();
+    return this.#await(this.#firsts, run, timeoutMs);
+  }
+
+  #await(waiting, run, timeoutMs) {
     return new Promise((resolve) => {
       const timer = setTimeout(() => {
-        this.#waiting.delete(run);
+        waiting.delete(run);
         resolve(null);
       }, timeoutMs);
-      this.#waiting.set(run, (at) => {
+      waiting.set(run, (at) => {
         clearTimeout(timer);
         resolve(at);
       });
@@ -77,6 +95,8 @@ export class Sink {
     this.steps.clear();
     this.done.clear();
     this.answered.clear();
+    this.begun.clear();
+    this.#firsts.clear();
     this.#waiting.clear();
   }
 

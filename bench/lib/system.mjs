@@ -21,7 +21,7 @@ export function freePort() {
 }
 
 /** One HTTP request on a kept-alive connection. */
-export function request(agent, method, url, body, headers = {}) {
+export function request(agent, method, url, body, headers = {}, timeoutMs = 30_000) {
   return new Promise((resolve, reject) => {
     const payload = body === undefined ? undefined : JSON.stringify(body);
     const call = http.request(
@@ -41,6 +41,7 @@ export function request(agent, method, url, body, headers = {}) {
       },
     );
     call.on("error", reject);
+    call.setTimeout(timeoutMs, () => call.destroy(new Error(`${method} ${url} was not answered within ${timeoutMs} ms`)));
     call.end(payload);
   });
 }
@@ -49,9 +50,10 @@ export function request(agent, method, url, body, headers = {}) {
 const PLAIN = {
   alive: "/",
   startPath: "/runs",
-  body: (run) => ({ r: run }),
+  body: (run, wait) => ({ r: run, wait }),
   id: (answer) => answer.id,
   statusPath: (id) => `/runs/${id}`,
+  wakePath: (id) => `/runs/${id}/go`,
   headers: {},
   prepare: async () => {},
 };
@@ -59,9 +61,10 @@ const PLAIN = {
 const DORMOUSE = {
   alive: "/healthz",
   startPath: "/v1/runs",
-  body: (run) => ({ agent: "bench", input: { r: run } }),
+  body: (run, wait) => ({ agent: wait ? "bench-wait" : "bench", input: { r: run } }),
   id: (answer) => answer.run_id,
   statusPath: (id) => `/v1/runs/${id}`,
+  wakePath: (id) => `/v1/runs/${id}/signals/go`,
   headers: { authorization: "Bearer dev-key" },
   async prepare(put, sink) {
     const names = ["bench.first", "bench.second", "bench.third"];
@@ -74,13 +77,16 @@ const DORMOUSE = {
         effect: "idempotent",
       });
     }
+    const call = (n) => ({ id: `call${n}`, tool: names[n - 1], arguments: { r: "{{ input.r }}", s: n } });
     await put("/v1/agents/bench", {
       description: "Three calls, one after another",
       tools: names,
-      planner: {
-        kind: "plan",
-        steps: names.map((tool, index) => ({ id: `call${index + 1}`, tool, arguments: { r: "{{ input.r }}", s: index + 1 } })),
-      },
+      planner: { kind: "plan", steps: [call(1), call(2), call(3)] },
+    });
+    await put("/v1/agents/bench-wait", {
+      description: "A call, a wait for a signal, a call",
+      tools: names,
+      planner: { kind: "plan", steps: [call(1), { id: "wait", wait_for: "go" }, call(3)] },
     });
   },
 };
@@ -129,7 +135,7 @@ export class System {
       if (failure !== null) throw new Error(`${name} did not start: ${failure}\n${this.output}`);
       if (performance.now() - began > timeoutMs) throw new Error(`${name} did not answer within ${timeoutMs} ms\n${this.output}`);
       try {
-        const { status } = await request(this.agent, "GET", this.base + this.speaks.alive);
+        const { status } = await request(this.agent, "GET", this.base + this.speaks.alive, undefined, {}, 5000);
         if (status === 200) break;
       } catch {
         // Not yet.
@@ -147,16 +153,27 @@ export class System {
     await this.speaks.prepare(put, this.sink);
   }
 
-  /** Starts a run. Resolves with its id once it is acknowledged. */
-  async startRun(run) {
-    const { status, text } = await request(this.agent, "POST", this.base + this.speaks.startPath, this.speaks.body(run), this.speaks.headers);
+  /** Starts a run (with `wait`, one that waits for an event after its first call). Resolves with its id once it is acknowledged. */
+  async startRun(run, wait = undefined) {
+    const { status, text } = await request(this.agent, "POST", this.base + this.speaks.startPath, this.speaks.body(run, wait), this.speaks.headers);
     if (status < 200 || status >= 300) throw new Error(`a start was answered with ${status}: ${text.slice(0, 500)}`);
     return this.speaks.id(JSON.parse(text));
+  }
+
+  /** Sends the event that a waiting run waits for. */
+  async wake(id) {
+    const { status, text } = await request(this.agent, "POST", this.base + this.speaks.wakePath(id), { payload: {} }, this.speaks.headers);
+    if (status < 200 || status >= 300) throw new Error(`an event was answered with ${status}: ${text.slice(0, 500)}`);
   }
 
   async status(id) {
     const { status, text } = await request(this.agent, "GET", this.base + this.speaks.statusPath(id), undefined, this.speaks.headers);
     return status === 200 ? JSON.parse(text).status : `HTTP ${status}`;
+  }
+
+  /** floor-wd is there for the crash only. */
+  get canWait() {
+    return this.name !== "floor-wd";
   }
 
   get pid() {

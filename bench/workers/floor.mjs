@@ -18,26 +18,36 @@ export class Row extends DurableObject {
 
 const object = (env, run) => env.ROW.get(env.ROW.idFromName(run));
 
-async function work(env, run) {
-  const row = object(env, run);
-  for (let step = 1; step <= 3; step += 1) {
-    const answer = await fetch(env.SINK, {
-      method: "POST",
-      headers: { "content-type": "application/json", "idempotency-key": `${run}-${step}` },
-      body: JSON.stringify({ r: run, s: step }),
-    });
-    await row.put(step, await answer.text());
-  }
-  await row.put(4, "done");
+async function call(env, run, step) {
+  const answer = await fetch(env.SINK, {
+    method: "POST",
+    headers: { "content-type": "application/json", "idempotency-key": `${run}-${step}` },
+    body: JSON.stringify({ r: run, s: step }),
+  });
+  await object(env, run).put(step, await answer.text());
+}
+
+async function work(env, { r: run, wait, woken }) {
+  if (!woken) await call(env, run, 1);
+  if (wait) return;
+  if (!woken) await call(env, run, 2);
+  await call(env, run, 3);
+  await object(env, run).put(4, "done");
 }
 
 export default {
   async fetch(request, env) {
     const { pathname } = new URL(request.url);
     if (pathname === "/runs" && request.method === "POST") {
-      const { r } = await request.json();
-      await env.WORK.send({ r });
+      const { r, wait } = await request.json();
+      await env.WORK.send({ r, wait });
       return Response.json({ id: r }, { status: 202 });
+    }
+    if (pathname.endsWith("/go")) {
+      const run = pathname.split("/")[2];
+      await object(env, run).put(2, "go");
+      await env.WORK.send({ r: run, woken: true });
+      return new Response(null, { status: 202 });
     }
     if (pathname.startsWith("/runs/")) {
       const n = await object(env, pathname.slice(6)).stored();
@@ -48,7 +58,7 @@ export default {
   async queue(batch, env) {
     await Promise.all(
       batch.messages.map(async (message) => {
-        await work(env, message.body.r);
+        await work(env, message.body);
         message.ack();
       }),
     );
