@@ -14,16 +14,17 @@ const MEASURES = {
   memory_bytes_per_run: { noise: null },
 };
 
-const isCalm = (repetition, measure) => {
-  const cores = repetition[MEASURES[measure].noise];
-  return cores === undefined || cores === null || cores < NOISY_CORES;
-};
+/** Cores that others kept busy while a measure was taken; 0 where it doesn't matter or isn't known. */
+const noise = (repetition, measure) => repetition[MEASURES[measure].noise] ?? 0;
+const isCalm = (repetition, measure) => noise(repetition, measure) < NOISY_CORES;
 const usable = (repetition) => repetition !== undefined && repetition.error === undefined;
 
-/** Takes the calm ones where there are three or more of them, else all, and says so. */
-function choose(list, calm) {
-  const quiet = list.filter(calm);
-  return quiet.length >= 3 ? { list: quiet, noisy: false } : { list, noisy: quiet.length < list.length };
+/** Takes the calm ones where there are three or more of them, else the three quietest, and says so. */
+function choose(list, noiseOf) {
+  const calm = list.filter((item) => noiseOf(item) < NOISY_CORES);
+  if (calm.length >= 3) return { list: calm, noisy: false };
+  const quietest = [...list].sort((a, b) => noiseOf(a) - noiseOf(b)).slice(0, 3);
+  return { list: quietest, noisy: calm.length < quietest.length };
 }
 
 export function summarise(repetitions, system, store) {
@@ -31,7 +32,7 @@ export function summarise(repetitions, system, store) {
   if (own.length === 0) return null;
   const out = { system, store, repetitions: own.length };
   for (const measure of ["runs_per_second", "cpu_ms_per_run", "p50_ms", "p99_ms"]) {
-    const { list, noisy } = choose(own, (r) => isCalm(r, measure));
+    const { list, noisy } = choose(own, (r) => noise(r, measure));
     const values = list.map((r) => r[measure]).filter((v) => v !== null);
     const pooled = list.flatMap((r) => r.latencies_one_lane_ms);
     out[measure] = {
@@ -53,7 +54,7 @@ export function ratio(repetitions, store, measure, system, base) {
   const rounds = [...new Set(repetitions.map((r) => r.round))];
   const pairs = rounds.map((round) => [of(system, round), of(base, round)]).filter(([a, b]) => a !== undefined && b !== undefined && a[measure] !== null && b[measure] !== null);
   if (pairs.length === 0) return null;
-  const { list, noisy } = choose(pairs, ([a, b]) => isCalm(a, measure) && isCalm(b, measure));
+  const { list, noisy } = choose(pairs, ([a, b]) => Math.max(noise(a, measure), noise(b, measure)));
   // A p99 of one repetition is one or two samples: pool the rounds first.
   const value =
     measure === "p99_ms"
