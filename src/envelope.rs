@@ -50,16 +50,25 @@ pub fn accept(value: &Value, door: &Door<'_>) -> Result<Envelope, Vec<Violation>
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let tenant = text("tenant_id").unwrap_or(door.tenant_id.as_str());
     if tenant != door.tenant_id.as_str() {
-        faults.push(Violation::new("/tenant_id", "is not the tenant of the key that sent it"));
+        faults.push(Violation::new(
+            "/tenant_id",
+            "is not the tenant of the key that sent it",
+        ));
     }
     if text("schema_version").is_some_and(|version| version != SCHEMA_VERSION) {
-        faults.push(Violation::new("/schema_version", format!("expected \"{SCHEMA_VERSION}\"")));
+        faults.push(Violation::new(
+            "/schema_version",
+            format!("expected \"{SCHEMA_VERSION}\""),
+        ));
     }
     let run_id = required(text("run_id").map(RunId::parse), "/run_id", &mut faults);
     let [e0, e1, e2, e3, e4, e5, e6, e7, e8, e9, trace @ ..] = door.random;
     let event_id = match text("event_id") {
         Some(id) => required(Some(EventId::parse(id)), "/event_id", &mut faults),
-        None => Some(EventId::new(door.now, [e0, e1, e2, e3, e4, e5, e6, e7, e8, e9])),
+        None => Some(EventId::new(
+            door.now,
+            [e0, e1, e2, e3, e4, e5, e6, e7, e8, e9],
+        )),
     };
     let trace_id = match text("trace_id") {
         Some(id) => required(Some(TraceId::parse(id)), "/trace_id", &mut faults),
@@ -74,7 +83,10 @@ pub fn accept(value: &Value, door: &Door<'_>) -> Result<Envelope, Vec<Violation>
         Some(index) => match index.as_u64().and_then(|index| u32::try_from(index).ok()) {
             Some(index) => Some(index),
             None => {
-                faults.push(Violation::new("/step_index", "expected an integer from 0, or null"));
+                faults.push(Violation::new(
+                    "/step_index",
+                    "expected an integer from 0, or null",
+                ));
                 None
             }
         },
@@ -160,9 +172,12 @@ mod tests {
 
     #[test]
     fn member_order_and_spacing_do_not_change_a_key() {
-        let a = key(r#"["run_0192f3c4a5b67c8d9e0f112233445566",0,{"a":1,"b":{"c":[1,2],"d":null}}]"#);
-        let b = key(r#"["run_0192f3c4a5b67c8d9e0f112233445566",0,{ "b":{"d":null,"c":[1,2]},"a":1}]"#);
-        let c = key(r#"["run_0192f3c4a5b67c8d9e0f112233445566",0,{"a":1,"b":{"c":[2,1],"d":null}}]"#);
+        let a =
+            key(r#"["run_0192f3c4a5b67c8d9e0f112233445566",0,{"a":1,"b":{"c":[1,2],"d":null}}]"#);
+        let b =
+            key(r#"["run_0192f3c4a5b67c8d9e0f112233445566",0,{ "b":{"d":null,"c":[1,2]},"a":1}]"#);
+        let c =
+            key(r#"["run_0192f3c4a5b67c8d9e0f112233445566",0,{"a":1,"b":{"c":[2,1],"d":null}}]"#);
         assert_eq!(a, b);
         assert_ne!(a, c);
     }
@@ -170,14 +185,21 @@ mod tests {
     #[test]
     fn what_a_client_got_wrong_is_named() {
         let tenant_id = TenantId::parse("acme").unwrap();
-        let door = Door { tenant_id: &tenant_id, now: Timestamp::from_ms(0), random: [7; 26] };
+        let door = Door {
+            tenant_id: &tenant_id,
+            now: Timestamp::from_ms(0),
+            random: [7; 26],
+        };
         let value = json!({
             "run_id": "run_0192f3c4a5b67c8d9e0f112233445566", "step_index": 0,
             "event_type": "tool.requested", "tenant_id": "other", "idempotency_key": "00",
             "payload": { "tool": "x", "arguments": {} }
         });
-        let pointers: Vec<_> =
-            accept(&value, &door).unwrap_err().into_iter().map(|v| v.pointer).collect();
+        let pointers: Vec<_> = accept(&value, &door)
+            .unwrap_err()
+            .into_iter()
+            .map(|v| v.pointer)
+            .collect();
         assert_eq!(pointers, ["/tenant_id", "/idempotency_key"]);
     }
 }

@@ -19,6 +19,7 @@ pub mod fields;
 pub mod expression;
 pub mod plan;
 pub mod tool;
+pub mod outward;
 pub mod agent;
 pub mod envelope;
 pub mod run;
@@ -29,3 +30,5 @@ pub mod sql;
 pub mod tenant;
 pub mod flow;
 pub mod http;
+#[cfg(target_arch = "wasm32")]
+mod edge;

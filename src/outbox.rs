@@ -73,12 +73,21 @@ struct Sending {
 
 impl Sent {
     pub fn mark(&mut self, index: u32, step: &Step, now: Timestamp) {
-        let Some(since) = wanted_since(step) else { return };
+        let Some(since) = wanted_since(step) else {
+            return;
+        };
         let times = match self.last.get(&index) {
             Some(sending) if sending.since == since => sending.times.saturating_add(1),
             _ => 1,
         };
-        self.last.insert(index, Sending { since, at: now, times });
+        self.last.insert(
+            index,
+            Sending {
+                since,
+                at: now,
+                times,
+            },
+        );
     }
 
     /// When a message for the step is due: now for a fresh wish, later for one under way.
@@ -121,24 +130,34 @@ pub fn wake_at(state: &State, sent: &Sent) -> Option<Timestamp> {
     if state.status.is_end() {
         return None;
     }
-    let steps = state.steps_indexed().filter_map(|(index, step)| match step.phase {
-        Phase::Running { lease } => Some(lease.until),
-        Phase::Sleeping { until } => Some(until),
-        _ => sent.due(index, step),
-    });
+    let steps = state
+        .steps_indexed()
+        .filter_map(|(index, step)| match step.phase {
+            Phase::Running { lease } => Some(lease.until),
+            Phase::Sleeping { until } => Some(until),
+            _ => sent.due(index, step),
+        });
     steps.chain(state.deadline()).min()
 }
 
 /// The message of a step that wants a worker.
 pub fn work_message(state: &State, index: u32) -> Option<WorkMessage> {
-    let step = state.step(index)?;
-    let request = step.request.as_ref()?;
-    wanted_since(step)?;
+    wanted_since(state.step(index)?)?;
+    message_of(state, index)
+}
+
+fn message_of(state: &State, index: u32) -> Option<WorkMessage> {
+    let request = state.step(index)?.request.as_ref()?;
     let event_id = event_id(&state.identity, request.seq, request.at);
-    let payload = serde_json::to_string(&Payload { tool: &request.tool, arguments: &request.arguments })
-        .ok()?;
+    let payload = serde_json::to_string(&Payload {
+        tool: &request.tool,
+        arguments: &request.arguments,
+    })
+    .ok()?;
     if payload.len() > MESSAGE_BYTES_SAFE {
-        return Some(WorkMessage::Reference(reference(state, index, request, event_id, &payload)));
+        return Some(WorkMessage::Reference(reference(
+            state, index, request, event_id, &payload,
+        )));
     }
     Some(WorkMessage::Envelope(Envelope {
         schema_version: SCHEMA_VERSION.to_owned(),
@@ -152,6 +171,16 @@ pub fn work_message(state: &State, index: u32) -> Option<WorkMessage> {
         timestamp: request.at,
         payload: serde_json::from_str(&payload).ok()?,
     }))
+}
+
+/// A step's message again and again, whatever became of the step.
+#[cfg(feature = "test-seams")]
+pub fn copies(state: &State, index: u32, copies: u32) -> Vec<String> {
+    let Some(message) = message_of(state, index) else {
+        return Vec::new();
+    };
+    let text = serde_json::to_string(&message).unwrap_or_default();
+    (0..copies).map(|_| text.clone()).collect()
 }
 
 fn reference(
@@ -171,6 +200,9 @@ fn reference(
         step_index: index,
         idempotency_key: request.idempotency_key.clone(),
         timestamp: request.at,
-        payload_ref: PayloadRef { bytes: payload.len(), sha256: sha256_hex(payload.as_bytes()) },
+        payload_ref: PayloadRef {
+            bytes: payload.len(),
+            sha256: sha256_hex(payload.as_bytes()),
+        },
     }
 }

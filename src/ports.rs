@@ -9,9 +9,7 @@ use std::future::Future;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::decide::{
-    Claim, ClaimReply, Extend, ExtendReply, Refusal, Settle, SettleReply,
-};
+use crate::decide::{Claim, ClaimReply, Extend, ExtendReply, Refusal, Settle, SettleReply};
 use crate::envelope::Envelope;
 use crate::json::{Json, Violation};
 use crate::run::event::{DeadLetterReason, PinnedTool, RequestRef, RunCreated, Settlement};
@@ -68,11 +66,8 @@ pub trait World {
     fn now(&self) -> Timestamp;
     fn random(&self) -> [u8; 32];
     /// Asks a run's object.
-    fn run(
-        &self,
-        run_id: &RunId,
-        call: &RunCall,
-    ) -> impl Future<Output = Result<RunAnswer, Fault>>;
+    fn run(&self, run_id: &RunId, call: &RunCall)
+    -> impl Future<Output = Result<RunAnswer, Fault>>;
     /// Asks a tenant's object.
     fn tenant(
         &self,
@@ -108,18 +103,30 @@ pub struct RunCall {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunOp {
-    Start { run_id: RunId, trace_id: TraceId, created: Box<RunCreated> },
+    Start {
+        run_id: RunId,
+        trace_id: TraceId,
+        created: Box<RunCreated>,
+    },
     /// The run as it was answered when it was created.
     FirstAnswer,
     View,
     /// Entries `after + 1 ..= after + limit` of the log.
-    Events { after: u64, limit: usize },
+    Events {
+        after: u64,
+        limit: usize,
+    },
     DeadLetters,
-    DeadLetter { dead_letter_id: DeadLetterId },
+    DeadLetter {
+        dead_letter_id: DeadLetterId,
+    },
     Claim(Claim),
     Extend(Extend),
     Settle(Settle),
-    Cancel { request: Option<RequestRef> },
+    Cancel {
+        comment: Option<String>,
+        request: Option<RequestRef>,
+    },
     SettleDeadLetter {
         dead_letter_id: DeadLetterId,
         settlement: Settlement,
@@ -129,9 +136,14 @@ pub enum RunOp {
     /// The sweeper asks whether the run will wake by itself, and what to show of it.
     Check,
     #[cfg(feature = "test-seams")]
-    AdvanceClock { ms: i64 },
+    AdvanceClock {
+        ms: i64,
+    },
     #[cfg(feature = "test-seams")]
-    Redeliver { step_index: u32, copies: u32 },
+    Redeliver {
+        step_index: u32,
+        copies: u32,
+    },
     #[cfg(feature = "test-seams")]
     Internals,
 }
@@ -150,6 +162,15 @@ impl RunOp {
             _ => false,
         }
     }
+
+    /// By how much it moves the run's clock.
+    #[cfg(feature = "test-seams")]
+    pub fn moved_ms(&self) -> i64 {
+        match self {
+            Self::AdvanceClock { ms } => *ms,
+            _ => 0,
+        }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -165,14 +186,24 @@ pub enum RunResult {
     /// A run, a dead letter: JSON for the client as it stands.
     Shown(Box<RawValue>),
     /// `status` tells whether the log can still grow.
-    Events { entries: Vec<Json>, last_seq: u64, ended: bool },
+    Events {
+        entries: Vec<Json>,
+        last_seq: u64,
+        ended: bool,
+    },
     DeadLetters(Vec<Box<RawValue>>),
     Claim(ClaimReply),
     Extend(ExtendReply),
     Settle(SettleReply),
     /// Nothing to show. `replayed`: it was carried out before, under the same key.
-    Done { replayed: bool, shown: Option<Box<RawValue>> },
-    Checked { projection: Projection, rearmed: bool },
+    Done {
+        replayed: bool,
+        shown: Option<Box<RawValue>>,
+    },
+    Checked {
+        projection: Projection,
+        rearmed: bool,
+    },
 }
 
 /// What a tenant's index is told of a run.
@@ -213,11 +244,29 @@ pub enum DefinitionKind {
 #[serde(rename_all = "snake_case")]
 pub enum TenantCall {
     /// Makes the tenant. Its object answers nothing else before.
-    Create { now: Timestamp },
-    PutDefinition { kind: DefinitionKind, name: String, definition: Json, now: Timestamp },
-    GetDefinition { kind: DefinitionKind, name: String, version: Option<u64> },
-    ListDefinitions { kind: DefinitionKind, limit: usize, cursor: Option<String> },
-    DeleteDefinition { kind: DefinitionKind, name: String },
+    Create {
+        now: Timestamp,
+    },
+    PutDefinition {
+        kind: DefinitionKind,
+        name: String,
+        definition: Json,
+        now: Timestamp,
+    },
+    GetDefinition {
+        kind: DefinitionKind,
+        name: String,
+        version: Option<u64>,
+    },
+    ListDefinitions {
+        kind: DefinitionKind,
+        limit: usize,
+        cursor: Option<String>,
+    },
+    DeleteDefinition {
+        kind: DefinitionKind,
+        name: String,
+    },
     /// Before a run is born: its place in the index, the client's key, and its tools as they are
     /// now. `tools` are names, bare or with a version (`pay`, `pay@2`).
     Register {
@@ -229,13 +278,29 @@ pub enum TenantCall {
         now: Timestamp,
     },
     /// Tools as they are now, by the name asked for; those that do not exist are left out.
-    Tools { names: Vec<String> },
-    Project { projections: Vec<Projection> },
-    ListRuns { filter: RunFilter, limit: usize, cursor: Option<String> },
+    Tools {
+        names: Vec<String>,
+    },
+    Project {
+        projections: Vec<Projection>,
+    },
+    ListRuns {
+        filter: RunFilter,
+        limit: usize,
+        cursor: Option<String>,
+    },
     /// An envelope that no run could take.
-    KeepDeadLetter { letter: StrayLetter },
-    ListDeadLetters { filter: DeadLetterFilter, limit: usize, cursor: Option<String> },
-    FindDeadLetter { dead_letter_id: DeadLetterId },
+    KeepDeadLetter {
+        letter: StrayLetter,
+    },
+    ListDeadLetters {
+        filter: DeadLetterFilter,
+        limit: usize,
+        cursor: Option<String>,
+    },
+    FindDeadLetter {
+        dead_letter_id: DeadLetterId,
+    },
     /// Settles a stray letter.
     SettleStray {
         dead_letter_id: DeadLetterId,
@@ -244,20 +309,50 @@ pub enum TenantCall {
         request: Option<RequestRef>,
         now: Timestamp,
     },
-    CreateKey { key_id: KeyId, name: String, role: String, secret_sha256: String, now: Timestamp },
-    RevokeKey { key_id: KeyId, now: Timestamp },
-    CheckKey { key_id: KeyId, secret_sha256: String },
+    CreateKey {
+        key_id: KeyId,
+        name: String,
+        role: String,
+        secret_sha256: String,
+        now: Timestamp,
+    },
+    RevokeKey {
+        key_id: KeyId,
+        now: Timestamp,
+    },
+    CheckKey {
+        key_id: KeyId,
+        secret_sha256: String,
+    },
     /// Runs whose index has not heard of them for a while, oldest first.
-    StaleRuns { before: Timestamp, limit: usize },
+    StaleRuns {
+        before: Timestamp,
+        limit: usize,
+    },
     /// A run that was registered and never born.
-    ForgetRun { run_id: RunId },
+    ForgetRun {
+        run_id: RunId,
+    },
     /// A request that makes something, about to be carried out under a client's key.
-    BeginRequest { request: RequestRef, now: Timestamp },
+    BeginRequest {
+        request: RequestRef,
+        now: Timestamp,
+    },
     /// Its answer, to be given again.
-    FinishRequest { request: RequestRef, status: u16, body: String },
+    FinishRequest {
+        request: RequestRef,
+        status: u16,
+        body: String,
+    },
     /// Of the directory object alone.
-    ListTenants { after: Option<TenantId>, limit: usize },
-    AddTenant { tenant_id: TenantId, now: Timestamp },
+    ListTenants {
+        after: Option<TenantId>,
+        limit: usize,
+    },
+    AddTenant {
+        tenant_id: TenantId,
+        now: Timestamp,
+    },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -296,24 +391,45 @@ pub enum TenantAnswer {
     /// It was there before.
     Exists,
     Definition(Definition),
-    Definitions { items: Vec<Definition>, next_cursor: Option<String> },
+    Definitions {
+        items: Vec<Definition>,
+        next_cursor: Option<String>,
+    },
     /// `run_id` is the earlier run's where the key was used before with the same body.
-    Registered { run_id: RunId, fresh: bool, tools: BTreeMap<String, PinnedTool> },
+    Registered {
+        run_id: RunId,
+        fresh: bool,
+        tools: BTreeMap<String, PinnedTool>,
+    },
     KeyReused,
     Tools(BTreeMap<String, PinnedTool>),
     /// Items for the client as they stand.
-    Items { items: Vec<Box<RawValue>>, next_cursor: Option<String> },
+    Items {
+        items: Vec<Box<RawValue>>,
+        next_cursor: Option<String>,
+    },
     BadCursor,
     /// In a run's log, or stray: then as clients see it.
-    DeadLetterFound { run_id: Option<RunId>, shown: Box<RawValue> },
-    AlreadySettled { status: String, at: Timestamp },
-    Key { role: String },
+    DeadLetterFound {
+        run_id: Option<RunId>,
+        shown: Box<RawValue>,
+    },
+    AlreadySettled {
+        status: String,
+        at: Timestamp,
+    },
+    Key {
+        role: String,
+    },
     Stale(Vec<RunId>),
     Tenants(Vec<TenantId>),
     /// Carry the request out.
     Begun,
     /// Answer this again.
-    Answered { status: u16, body: String },
+    Answered {
+        status: u16,
+        body: String,
+    },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -7,9 +7,7 @@ use crate::agent::Planner;
 use crate::expression::Scope;
 use crate::json::{self, Json, Value, Violation};
 use crate::plan::{Action, Plan};
-use crate::run::event::{
-    DeadLetterReason, Event, RunError, SkipReason, StepError, WaitKind,
-};
+use crate::run::event::{DeadLetterReason, Event, RunError, SkipReason, StepError, WaitKind};
 use crate::run::state::PlannerEnd;
 use crate::run::{Phase, State, Step};
 use crate::words::Timestamp;
@@ -27,7 +25,9 @@ pub(super) fn advance(turn: &mut Turn) -> Result<(), Refusal> {
         if let Some(error) = failure(&turn.state) {
             return fail_run(turn, error);
         }
-        let Some(plan) = turn.state.plan() else { return end_external(turn) };
+        let Some(plan) = turn.state.plan() else {
+            return end_external(turn);
+        };
         let begun = match next_step(&turn.state, plan) {
             Some(index) => index,
             None => return end_plan(turn),
@@ -48,7 +48,10 @@ fn failure(state: &State) -> Option<RunError> {
     }
     (state.log_bytes > LOG_BYTES_MAX).then(|| RunError {
         reason: "log_too_large".into(),
-        message: format!("the run's log has {} bytes; at most {LOG_BYTES_MAX}", state.log_bytes),
+        message: format!(
+            "the run's log has {} bytes; at most {LOG_BYTES_MAX}",
+            state.log_bytes
+        ),
         step_index: None,
         step_id: None,
     })
@@ -65,8 +68,12 @@ fn fail_run(turn: &mut Turn, error: RunError) -> Result<(), Refusal> {
 }
 
 pub(super) fn cancel_open_steps(turn: &mut Turn) -> Result<(), Refusal> {
-    let open: Vec<u32> =
-        turn.state.steps_indexed().filter(|(_, s)| !s.is_done()).map(|(index, _)| index).collect();
+    let open: Vec<u32> = turn
+        .state
+        .steps_indexed()
+        .filter(|(_, s)| !s.is_done())
+        .map(|(index, _)| index)
+        .collect();
     for index in open {
         turn.record(Some(index), Event::StepCancelled {})?;
     }
@@ -76,8 +83,12 @@ pub(super) fn cancel_open_steps(turn: &mut Turn) -> Result<(), Refusal> {
 fn next_step(state: &State, plan: &Plan) -> Option<u32> {
     let active = state.steps.iter().filter(|step| step.is_active()).count();
     let done = |index: usize| state.steps.get(index).is_some_and(Step::is_done);
-    let begun =
-        |index: usize| state.steps.get(index).is_none_or(|step| step.phase != Phase::Pending);
+    let begun = |index: usize| {
+        state
+            .steps
+            .get(index)
+            .is_none_or(|step| step.phase != Phase::Pending)
+    };
     let may_call = active < state.agent.limits.max_parallel as usize;
     plan.ready(done, begun)
         .into_iter()
@@ -91,10 +102,22 @@ fn next_step(state: &State, plan: &Plan) -> Option<u32> {
 /// What a step's turn leads to, worked out before anything is recorded.
 enum Begin {
     Skip,
-    Request { tool: String, arguments: Value, known: bool },
-    Emit { r#type: String, data: Value },
-    Sleep { until: Timestamp },
-    Malformed { tool: Option<(String, Value)>, violations: Vec<Violation> },
+    Request {
+        tool: String,
+        arguments: Value,
+        known: bool,
+    },
+    Emit {
+        r#type: String,
+        data: Value,
+    },
+    Sleep {
+        until: Timestamp,
+    },
+    Malformed {
+        tool: Option<(String, Value)>,
+        violations: Vec<Violation>,
+    },
 }
 
 fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
@@ -103,15 +126,35 @@ fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
     };
     let step = Some(index);
     match begin {
-        Begin::Skip => turn.record(step, Event::StepSkipped { reason: SkipReason::When }),
-        Begin::Emit { r#type, data } => {
-            turn.record(step, Event::EventEmitted { r#type, data: Json::new(data) })
-        }
-        Begin::Sleep { until } => {
-            turn.record(step, Event::WaitStarted { kind: WaitKind::Sleep, until })
-        }
-        Begin::Request { tool, arguments, known } => {
-            let event = Event::ToolRequested { tool: tool.clone(), arguments: Json::new(arguments) };
+        Begin::Skip => turn.record(
+            step,
+            Event::StepSkipped {
+                reason: SkipReason::When,
+            },
+        ),
+        Begin::Emit { r#type, data } => turn.record(
+            step,
+            Event::EventEmitted {
+                r#type,
+                data: Json::new(data),
+            },
+        ),
+        Begin::Sleep { until } => turn.record(
+            step,
+            Event::WaitStarted {
+                kind: WaitKind::Sleep,
+                until,
+            },
+        ),
+        Begin::Request {
+            tool,
+            arguments,
+            known,
+        } => {
+            let event = Event::ToolRequested {
+                tool: tool.clone(),
+                arguments: Json::new(arguments),
+            };
             turn.record(step, event)?;
             if known {
                 return Ok(());
@@ -124,11 +167,20 @@ fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
         }
         Begin::Malformed { tool, violations } => {
             if let Some((tool, arguments)) = tool {
-                let event = Event::ToolRequested { tool, arguments: Json::new(arguments) };
+                let event = Event::ToolRequested {
+                    tool,
+                    arguments: Json::new(arguments),
+                };
                 turn.record(step, event)?;
             }
             let message = json::sentence(&violations);
-            open(turn, index, DeadLetterReason::InvalidArguments, message, violations)
+            open(
+                turn,
+                index,
+                DeadLetterReason::InvalidArguments,
+                message,
+                violations,
+            )
         }
     }
 }
@@ -138,38 +190,60 @@ fn plan_begin(state: &State, index: u32, now: Timestamp) -> Option<Begin> {
     let planned = state.plan()?.steps.get(index as usize)?;
     let run = run_scope(state);
     let result = |id: &str| step_result(state, id);
-    let scope = Scope { input: &state.created.input, run: &run, steps: &result };
+    let scope = Scope {
+        input: &state.created.input,
+        run: &run,
+        steps: &result,
+    };
     if let Some(when) = &planned.when {
         match when.eval_condition(&scope) {
             Ok(true) => {}
             Ok(false) => return Some(Begin::Skip),
             Err(error) => {
                 let violations = vec![Violation::new("/when", error.to_string())];
-                return Some(Begin::Malformed { tool: None, violations });
+                return Some(Begin::Malformed {
+                    tool: None,
+                    violations,
+                });
             }
         }
     }
-    let malformed = |violations| Begin::Malformed { tool: None, violations };
+    let malformed = |violations| Begin::Malformed {
+        tool: None,
+        violations,
+    };
     Some(match &planned.action {
         Action::Tool { tool, arguments } => {
-            let pinned = state.tools.get(tool).is_some();
+            let pinned = state.tools.contains_key(tool);
             match arguments.render(&scope, VALUE_BYTES_MAX) {
-                Ok(arguments) => Begin::Request { tool: tool.clone(), arguments, known: pinned },
+                Ok(arguments) => Begin::Request {
+                    tool: tool.clone(),
+                    arguments,
+                    known: pinned,
+                },
                 Err(violations) => {
                     let under = |v: Violation| {
                         Violation::new(format!("/payload/arguments{}", v.pointer), v.message)
                     };
                     let violations = violations.into_iter().map(under).collect();
                     let as_written = arguments_as_written(state, index);
-                    Begin::Malformed { tool: Some((tool.clone(), as_written)), violations }
+                    Begin::Malformed {
+                        tool: Some((tool.clone(), as_written)),
+                        violations,
+                    }
                 }
             }
         }
         Action::Emit { r#type, data } => match data.render(&scope, VALUE_BYTES_MAX) {
-            Ok(data) => Begin::Emit { r#type: r#type.clone(), data },
+            Ok(data) => Begin::Emit {
+                r#type: r#type.clone(),
+                data,
+            },
             Err(violations) => malformed(violations),
         },
-        Action::Sleep { duration_ms } => Begin::Sleep { until: now.plus_ms(*duration_ms) },
+        Action::Sleep { duration_ms } => Begin::Sleep {
+            until: now.plus_ms(*duration_ms),
+        },
         Action::SleepUntil { at } => match at.render(&scope, VALUE_BYTES_MAX) {
             Ok(value) => match value.as_str().map(Timestamp::parse) {
                 Some(Ok(until)) => Begin::Sleep { until },
@@ -186,9 +260,15 @@ fn plan_begin(state: &State, index: u32, now: Timestamp) -> Option<Begin> {
 
 /// A step's arguments with their expressions: what a person sees who must repair them.
 fn arguments_as_written(state: &State, index: u32) -> Value {
-    let Planner::Plan(_, plan) = &state.agent.planner else { return Value::Null };
-    let step = plan.get("steps").and_then(|steps| steps.get(index as usize));
-    step.and_then(|step| step.get("arguments")).cloned().unwrap_or_else(|| json!({}))
+    let Planner::Plan(_, plan) = &state.agent.planner else {
+        return Value::Null;
+    };
+    let step = plan
+        .get("steps")
+        .and_then(|steps| steps.get(index as usize));
+    step.and_then(|step| step.get("arguments"))
+        .cloned()
+        .unwrap_or_else(|| json!({}))
 }
 
 fn fail_unsupported(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
@@ -213,10 +293,17 @@ fn end_plan(turn: &mut Turn) -> Result<(), Refusal> {
     let state = &turn.state;
     let run = run_scope(state);
     let result = |id: &str| step_result(state, id);
-    let scope = Scope { input: &state.created.input, run: &run, steps: &result };
+    let scope = Scope {
+        input: &state.created.input,
+        run: &run,
+        steps: &result,
+    };
     let output = match state.plan().and_then(|plan| plan.output.as_ref()) {
         Some(template) => template.render(&scope, VALUE_BYTES_MAX).map(Json::new),
-        None => Ok(state.steps.last().map_or_else(Json::null, |step| step.result.clone())),
+        None => Ok(state
+            .steps
+            .last()
+            .map_or_else(Json::null, |step| step.result.clone())),
     };
     match output {
         Ok(output) => turn.record(None, Event::RunCompleted { output }),
@@ -234,11 +321,17 @@ fn end_plan(turn: &mut Turn) -> Result<(), Refusal> {
 
 /// Ends a run whose external planner is done, once its steps are.
 fn end_external(turn: &mut Turn) -> Result<(), Refusal> {
-    let Some(end) = turn.state.planner_end.clone() else { return Ok(()) };
+    let Some(end) = turn.state.planner_end.clone() else {
+        return Ok(());
+    };
     match end {
         PlannerEnd::Failed { message } => {
-            let error =
-                RunError { reason: "planner_failed".into(), message, step_index: None, step_id: None };
+            let error = RunError {
+                reason: "planner_failed".into(),
+                message,
+                step_index: None,
+                step_id: None,
+            };
             fail_run(turn, error)
         }
         PlannerEnd::Completed { output } if turn.state.steps.iter().all(Step::is_done) => {

@@ -97,8 +97,13 @@ fn turned_away(state: &State, claim: &Claim, now: Timestamp) -> Option<TurnedAwa
     if state.status.is_end() {
         return Some(TurnedAway::Ended);
     }
-    let Some(step) = state.step(claim.step_index) else { return Some(TurnedAway::Stale) };
-    let same = step.request.as_ref().is_some_and(|r| r.idempotency_key == claim.idempotency_key);
+    let Some(step) = state.step(claim.step_index) else {
+        return Some(TurnedAway::Stale);
+    };
+    let same = step
+        .request
+        .as_ref()
+        .is_some_and(|r| r.idempotency_key == claim.idempotency_key);
     if !same {
         return Some(TurnedAway::Stale);
     }
@@ -118,7 +123,9 @@ fn turned_away(state: &State, claim: &Claim, now: Timestamp) -> Option<TurnedAwa
 
 /// Records the claim of a step that wants a worker. `None`: the step has no intent or no tool.
 pub(super) fn grant(turn: &mut Turn, index: u32) -> Result<Option<Assignment>, Refusal> {
-    let Some(step) = turn.state.step(index) else { return Ok(None) };
+    let Some(step) = turn.state.step(index) else {
+        return Ok(None);
+    };
     let (Some(request), Some(pinned)) = (&step.request, turn.state.tool_of(step)) else {
         return Ok(None);
     };
@@ -131,7 +138,11 @@ pub(super) fn grant(turn: &mut Turn, index: u32) -> Result<Option<Assignment>, R
         trace_id: turn.state.trace_id().clone(),
         step_index: index,
         idempotency_key: request.idempotency_key.clone(),
-        attempt: if purpose == Purpose::Call { step.next_attempt() } else { step.attempt },
+        attempt: if purpose == Purpose::Call {
+            step.next_attempt()
+        } else {
+            step.attempt
+        },
         token,
         purpose,
         tool_name: request.tool.clone(),
@@ -146,7 +157,15 @@ pub(super) fn grant(turn: &mut Turn, index: u32) -> Result<Option<Assignment>, R
         turn.record(None, Event::RunStarted {})?;
     }
     let attempt = assignment.attempt;
-    turn.record(Some(index), Event::ToolClaimed { attempt, token, lease_until, purpose })?;
+    turn.record(
+        Some(index),
+        Event::ToolClaimed {
+            attempt,
+            token,
+            lease_until,
+            purpose,
+        },
+    )?;
     Ok(Some(assignment))
 }
 
@@ -162,12 +181,26 @@ fn first_lease_ms(tool: &Tool, purpose: Purpose) -> i64 {
 /// Grants the holder more time, in growing portions: a long call costs few entries, and a worker
 /// lost early in it is still noticed early.
 pub(super) fn extend(turn: &mut Turn, extend: &Extend) -> Result<ExtendReply, Refusal> {
-    let lease = turn.state.step(extend.step_index).and_then(Step::lease).copied();
+    let lease = turn
+        .state
+        .step(extend.step_index)
+        .and_then(Step::lease)
+        .copied();
     let held = lease.filter(|lease| lease.token == extend.token && !turn.state.status.is_end());
-    let Some(lease) = held else { return Ok(ExtendReply { lease_until: None }) };
+    let Some(lease) = held else {
+        return Ok(ExtendReply { lease_until: None });
+    };
     let held_ms = turn.now.ms_since(lease.granted_at);
-    let lease_until = turn.now.plus_ms(held_ms.clamp(LEASE_MS, LEASE_MS_MAX)).max(lease.until);
-    let event = Event::ToolLeaseExtended { token: extend.token, lease_until };
+    let lease_until = turn
+        .now
+        .plus_ms(held_ms.clamp(LEASE_MS, LEASE_MS_MAX))
+        .max(lease.until);
+    let event = Event::ToolLeaseExtended {
+        token: extend.token,
+        lease_until,
+    };
     turn.record(Some(extend.step_index), event)?;
-    Ok(ExtendReply { lease_until: Some(lease_until) })
+    Ok(ExtendReply {
+        lease_until: Some(lease_until),
+    })
 }

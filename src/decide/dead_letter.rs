@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::json::{Json, Value, Violation};
 use crate::run::event::{DeadLetterReason, Event, PinnedTool, RequestRef, Settlement};
+use crate::schema;
 use crate::words::DeadLetterId;
 
 use super::{Refusal, Reply, Turn, advance, replayed};
@@ -17,7 +18,15 @@ pub(super) fn open(
 ) -> Result<(), Refusal> {
     let seed = format!("{}/{}/{index}", turn.state.run_id(), turn.state.seq);
     let dead_letter_id = DeadLetterId::derive(turn.now, &seed);
-    turn.record(Some(index), Event::DeadLetterOpened { dead_letter_id, reason, message, errors })
+    turn.record(
+        Some(index),
+        Event::DeadLetterOpened {
+            dead_letter_id,
+            reason,
+            message,
+            errors,
+        },
+    )
 }
 
 pub(super) fn settle(
@@ -29,13 +38,20 @@ pub(super) fn settle(
     if replayed(&turn.state, request.as_ref())? {
         return Ok(Reply::Replayed);
     }
-    let Some(letter) = turn.state.dead_letter(&dead_letter_id) else { return Err(Refusal::NotFound) };
+    let Some(letter) = turn.state.dead_letter(&dead_letter_id) else {
+        return Err(Refusal::NotFound);
+    };
     if let Some(settled) = &letter.settled {
         let status = settled.settlement.status().to_owned();
-        return Err(Refusal::AlreadySettled { status, at: settled.at });
+        return Err(Refusal::AlreadySettled {
+            status,
+            at: settled.at,
+        });
     }
     if turn.state.status.is_end() {
-        return Err(Refusal::Ended { status: turn.state.status.as_str().to_owned() });
+        return Err(Refusal::Ended {
+            status: turn.state.status.as_str().to_owned(),
+        });
     }
     let index = letter.step_index;
     let mut repaired = None;
@@ -52,12 +68,33 @@ pub(super) fn settle(
         }
         repaired = payload.as_ref().and(intent);
     }
-    turn.record(Some(index), Event::DeadLetterSettled { dead_letter_id, settlement, request })?;
+    if let Settlement::Resolved { result } = &settlement {
+        require_result(turn, index, result)?;
+    }
+    turn.record(
+        Some(index),
+        Event::DeadLetterSettled {
+            dead_letter_id,
+            settlement,
+            request,
+        },
+    )?;
     if let Some((tool, arguments)) = repaired {
         turn.record(Some(index), Event::ToolRequested { tool, arguments })?;
     }
     advance::advance(turn)?;
     Ok(Reply::Done)
+}
+
+/// A person's result is held against the same schema as the tool's own.
+fn require_result(turn: &Turn, index: u32, result: &Json) -> Result<(), Refusal> {
+    let step = turn.state.step(index);
+    let wanted = step
+        .and_then(|step| turn.state.tool_of(step))
+        .and_then(|pinned| pinned.tool.result.as_ref());
+    let Some(wanted) = wanted else { return Ok(()) };
+    schema::validate_with(wanted, result, "/result")
+        .map_err(|violations| Refusal::Invalid { violations })
 }
 
 /// The tool and the arguments of a repaired payload.
@@ -80,6 +117,9 @@ fn require_tool<T>(
     if pinned.contains_key(tool) || added.contains_key(tool) {
         return Ok(());
     }
-    let message = format!("the tenant has no tool {tool}: store it with PUT /v1/tools/{tool} first");
-    Err(Refusal::Invalid { violations: vec![Violation::new("/payload/tool", message)] })
+    let message =
+        format!("the tenant has no tool {tool}: store it with PUT /v1/tools/{tool} first");
+    Err(Refusal::Invalid {
+        violations: vec![Violation::new("/payload/tool", message)],
+    })
 }

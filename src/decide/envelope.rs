@@ -13,19 +13,25 @@ pub(super) fn take(turn: &mut Turn, envelope: Envelope) -> Result<Reply, Refusal
     match envelope.event_type.as_str() {
         "tool.requested" => request(turn, envelope, external),
         "plan.completed" | "plan.failed" if external => end_of_plan(turn, &envelope),
-        "plan.completed" | "plan.failed" => {
-            Err(invalid("/event_type", "the run has a planner of its own, which decides its end"))
-        }
+        "plan.completed" | "plan.failed" => Err(invalid(
+            "/event_type",
+            "the run has a planner of its own, which decides its end",
+        )),
         other => Err(invalid(
             "/event_type",
-            format!("{other} is recorded by the engine; a client sends tool.requested, plan.completed or plan.failed"),
+            format!(
+                "{other} is recorded by the engine; a client sends tool.requested, plan.completed or plan.failed"
+            ),
         )),
     }
 }
 
 fn request(turn: &mut Turn, envelope: Envelope, external: bool) -> Result<Reply, Refusal> {
     let Some(index) = envelope.step_index else {
-        return Err(invalid("/step_index", "tool.requested is of a step: expected an integer"));
+        return Err(invalid(
+            "/step_index",
+            "tool.requested is of a step: expected an integer",
+        ));
     };
     if let Some(step) = turn.state.step(index) {
         let same = step
@@ -36,31 +42,60 @@ fn request(turn: &mut Turn, envelope: Envelope, external: bool) -> Result<Reply,
         return if same {
             Ok(Reply::Replayed)
         } else {
-            Err(invalid("/payload", "the step is recorded with another payload"))
+            Err(invalid(
+                "/payload",
+                "the step is recorded with another payload",
+            ))
         };
     }
     if turn.state.status.is_end() {
-        return Err(Refusal::Ended { status: turn.state.status.as_str().to_owned() });
+        return Err(Refusal::Ended {
+            status: turn.state.status.as_str().to_owned(),
+        });
     }
     let expected = turn.state.steps.len() as u32;
     if !external {
-        return Err(invalid("/step_index", format!("the run's plan has {expected} steps")));
+        return Err(invalid(
+            "/step_index",
+            format!("the run's plan has {expected} steps"),
+        ));
     }
     if index != expected {
-        return Err(invalid("/step_index", format!("the next step of the run is {expected}")));
+        return Err(invalid(
+            "/step_index",
+            format!("the next step of the run is {expected}"),
+        ));
     }
     if expected >= turn.state.agent.limits.max_steps {
-        return Err(invalid("/step_index", format!("the agent allows {expected} steps")));
+        return Err(invalid(
+            "/step_index",
+            format!("the agent allows {expected} steps"),
+        ));
     }
     if turn.state.planner_end.is_some() {
-        return Err(invalid("/event_type", "the planner has said that it is done"));
+        return Err(invalid(
+            "/event_type",
+            "the planner has said that it is done",
+        ));
     }
-    let tool = envelope.payload.get("tool").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let arguments = envelope.payload.get("arguments").cloned().unwrap_or(Value::Null);
+    let tool = envelope
+        .payload
+        .get("tool")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    let arguments = envelope
+        .payload
+        .get("arguments")
+        .cloned()
+        .unwrap_or(Value::Null);
     let known = turn.state.tools.contains_key(&tool);
     turn.record(
         Some(index),
-        Event::ToolRequested { tool: tool.clone(), arguments: Json::new(arguments) },
+        Event::ToolRequested {
+            tool: tool.clone(),
+            arguments: Json::new(arguments),
+        },
     )?;
     if !known {
         let message = format!("the agent has no tool {tool}");
@@ -75,14 +110,20 @@ fn end_of_plan(turn: &mut Turn, envelope: &Envelope) -> Result<Reply, Refusal> {
         return Ok(Reply::Replayed);
     }
     if turn.state.status.is_end() {
-        return Err(Refusal::Ended { status: turn.state.status.as_str().to_owned() });
+        return Err(Refusal::Ended {
+            status: turn.state.status.as_str().to_owned(),
+        });
     }
     let member = |name: &str| envelope.payload.get(name).cloned();
     let event = if envelope.event_type == "plan.completed" {
-        Event::PlanCompleted { output: Json::new(member("output").unwrap_or(Value::Null)) }
+        Event::PlanCompleted {
+            output: Json::new(member("output").unwrap_or(Value::Null)),
+        }
     } else {
         let message = member("message").and_then(|m| m.as_str().map(str::to_owned));
-        Event::PlanFailed { message: message.unwrap_or_default() }
+        Event::PlanFailed {
+            message: message.unwrap_or_default(),
+        }
     };
     turn.record(None, event)?;
     advance::advance(turn)?;
@@ -90,5 +131,7 @@ fn end_of_plan(turn: &mut Turn, envelope: &Envelope) -> Result<Reply, Refusal> {
 }
 
 fn invalid(pointer: &str, message: impl Into<String>) -> Refusal {
-    Refusal::Invalid { violations: vec![Violation::new(pointer, message)] }
+    Refusal::Invalid {
+        violations: vec![Violation::new(pointer, message)],
+    }
 }

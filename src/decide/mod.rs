@@ -30,8 +30,15 @@ pub enum Input {
     Settle(Settle),
     /// Time has passed.
     Tick,
-    Cancel { request: Option<RequestRef> },
-    SettleDeadLetter { dead_letter_id: DeadLetterId, settlement: Settlement, request: Option<RequestRef> },
+    Cancel {
+        comment: Option<String>,
+        request: Option<RequestRef>,
+    },
+    SettleDeadLetter {
+        dead_letter_id: DeadLetterId,
+        settlement: Settlement,
+        request: Option<RequestRef>,
+    },
     /// From a client, for a run whose planner is external, or once more for a step that is known.
     Envelope(Envelope),
 }
@@ -53,19 +60,32 @@ pub enum Reply {
 pub enum Refusal {
     NotFound,
     /// The run has ended, and how.
-    Ended { status: String },
+    Ended {
+        status: String,
+    },
     /// The dead letter was settled before, and how.
-    AlreadySettled { status: String, at: Timestamp },
+    AlreadySettled {
+        status: String,
+        at: Timestamp,
+    },
     /// The client's key was used for another body.
     KeyReused,
-    Invalid { violations: Vec<Violation> },
+    Invalid {
+        violations: Vec<Violation>,
+    },
     /// The log cannot be read; the run is frozen.
-    Frozen { seq: u64, message: String },
+    Frozen {
+        seq: u64,
+        message: String,
+    },
 }
 
 impl From<Corrupt> for Refusal {
     fn from(corrupt: Corrupt) -> Self {
-        Self::Frozen { seq: corrupt.seq, message: corrupt.message }
+        Self::Frozen {
+            seq: corrupt.seq,
+            message: corrupt.message,
+        }
     }
 }
 
@@ -81,14 +101,22 @@ impl Turn {
     pub fn new(state: State, now: Timestamp, random: u64) -> Self {
         // A clock that went back must not write a log that does.
         let now = now.max(state.updated_at);
-        Self { state, entries: Vec::new(), now, random }
+        Self {
+            state,
+            entries: Vec::new(),
+            now,
+            random,
+        }
     }
 
     /// Appends an entry and takes it into account.
     fn record(&mut self, step: Option<u32>, event: Event) -> Result<(), Refusal> {
         let previous = (self.state.seq, self.state.hash.as_str());
         let recorded = Recorded::new(&self.state.identity, previous, self.now, step, event)
-            .map_err(|e| Corrupt { seq: self.state.seq, message: e.to_string() })?;
+            .map_err(|e| Corrupt {
+                seq: self.state.seq,
+                message: e.to_string(),
+            })?;
         self.state.apply(&recorded)?;
         self.entries.push(recorded);
         Ok(())
@@ -117,10 +145,12 @@ pub fn decide(turn: &mut Turn, input: Input) -> Result<Reply, Refusal> {
         Input::Extend(extend) => Reply::Extend(claim::extend(turn, &extend)?),
         Input::Settle(settle) => Reply::Settle(settle::settle(turn, settle)?),
         Input::Tick => tick::tick(turn)?,
-        Input::Cancel { request } => cancel::cancel(turn, request)?,
-        Input::SettleDeadLetter { dead_letter_id, settlement, request } => {
-            dead_letter::settle(turn, dead_letter_id, settlement, request)?
-        }
+        Input::Cancel { comment, request } => cancel::cancel(turn, comment, request)?,
+        Input::SettleDeadLetter {
+            dead_letter_id,
+            settlement,
+            request,
+        } => dead_letter::settle(turn, dead_letter_id, settlement, request)?,
         Input::Envelope(envelope) => envelope::take(turn, envelope)?,
     };
     turn.mark_rest(before)?;
@@ -129,7 +159,9 @@ pub fn decide(turn: &mut Turn, input: Input) -> Result<Reply, Refusal> {
 
 /// Whether a request with this key was carried out before; refused if it was another one.
 fn replayed(state: &State, request: Option<&RequestRef>) -> Result<bool, Refusal> {
-    let Some(request) = request else { return Ok(false) };
+    let Some(request) = request else {
+        return Ok(false);
+    };
     let earlier = state
         .requests
         .iter()

@@ -27,7 +27,10 @@ pub struct Settle {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    Completed { result: Json, status_code: Option<u16> },
+    Completed {
+        result: Json,
+        status_code: Option<u16>,
+    },
     Failed {
         error: StepError,
         reason: DeadLetterReason,
@@ -52,17 +55,35 @@ pub struct SettleReply {
 pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Refusal> {
     let index = settle.step_index;
     let lease = turn.state.step(index).and_then(Step::lease).copied();
-    let Some(lease) = lease.filter(|l| l.token == settle.token && !turn.state.status.is_end()) else {
-        return Ok(SettleReply { recorded: false, next: None });
+    let Some(lease) = lease.filter(|l| l.token == settle.token && !turn.state.status.is_end())
+    else {
+        return Ok(SettleReply {
+            recorded: false,
+            next: None,
+        });
     };
     match settle.report {
-        Report::Completed { result, status_code } => {
+        Report::Completed {
+            result,
+            status_code,
+        } => {
             let attempt = turn.state.step(index).map_or(0, |step| step.attempt);
             let duplicates_suppressed = settle.duplicates_suppressed;
-            let event = Event::ToolCompleted { attempt, result, status_code, duplicates_suppressed };
+            let event = Event::ToolCompleted {
+                attempt,
+                result,
+                status_code,
+                duplicates_suppressed,
+            };
             turn.record(Some(index), event)?;
         }
-        Report::Failed { error, reason, retryable, retry_after_ms, may_have_acted } => {
+        Report::Failed {
+            error,
+            reason,
+            retryable,
+            retry_after_ms,
+            may_have_acted,
+        } => {
             if lease.purpose == Purpose::Verify {
                 unsettled_verification(turn, index, error, retryable, retry_after_ms)?;
             } else if retryable && may_have_acted && effect(turn, index) == Effect::AtMostOnce {
@@ -87,13 +108,23 @@ pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Ref
         }
     }
     advance::advance(turn)?;
-    let next = if settle.wants_next { next_for_the_same_worker(turn, index)? } else { None };
-    Ok(SettleReply { recorded: true, next })
+    let next = if settle.wants_next {
+        next_for_the_same_worker(turn, index)?
+    } else {
+        None
+    };
+    Ok(SettleReply {
+        recorded: true,
+        next,
+    })
 }
 
 /// The first step that became ready through this report: its claim costs no entry of a queue and no
 /// further call. Its siblings go to other workers.
-fn next_for_the_same_worker(turn: &mut Turn, after: u32) -> Result<Option<Box<Assignment>>, Refusal> {
+fn next_for_the_same_worker(
+    turn: &mut Turn,
+    after: u32,
+) -> Result<Option<Box<Assignment>>, Refusal> {
     let now = turn.now;
     let fresh = turn.state.steps_indexed().find(|(index, step)| {
         *index != after && matches!(step.phase, Phase::Ready { since } if since == now)
@@ -106,7 +137,8 @@ fn next_for_the_same_worker(turn: &mut Turn, after: u32) -> Result<Option<Box<As
 
 fn effect(turn: &Turn, index: u32) -> Effect {
     let step = turn.state.step(index);
-    step.and_then(|step| turn.state.tool_of(step)).map_or(Effect::AtMostOnce, |p| p.tool.effect)
+    step.and_then(|step| turn.state.tool_of(step))
+        .map_or(Effect::AtMostOnce, |p| p.tool.effect)
 }
 
 /// Schedules the next attempt, or gives up when the policy says so.
@@ -116,13 +148,21 @@ fn retry(
     error: StepError,
     retry_after_ms: Option<i64>,
 ) -> Result<(), Refusal> {
-    let Some(step) = turn.state.step(index) else { return Ok(()) };
-    let Some(pinned) = turn.state.tool_of(step) else { return Ok(()) };
+    let Some(step) = turn.state.step(index) else {
+        return Ok(());
+    };
+    let Some(pinned) = turn.state.tool_of(step) else {
+        return Ok(());
+    };
     let policy = pinned.tool.retry;
     if !policy.may_retry(step.attempts_used()) {
         return fail(turn, index, error, DeadLetterReason::RetriesExhausted);
     }
-    let backoff = policy.wait_ms(step.attempts_used().max(1), step.previous_wait_ms, turn.random);
+    let backoff = policy.wait_ms(
+        step.attempts_used().max(1),
+        step.previous_wait_ms,
+        turn.random,
+    );
     let (wait_ms, wait_source) = match retry_after_ms {
         Some(ms) => (ms, WaitSource::RetryAfter),
         None => (backoff, WaitSource::Backoff),
@@ -130,22 +170,45 @@ fn retry(
     let attempt = step.attempt;
     let retry_at = turn.now.plus_ms(wait_ms);
     let purpose = Purpose::Call;
-    let event =
-        Event::ToolRetryScheduled { attempt, error, wait_ms, retry_at, wait_source, purpose };
+    let event = Event::ToolRetryScheduled {
+        attempt,
+        error,
+        wait_ms,
+        retry_at,
+        wait_source,
+        purpose,
+    };
     turn.record(Some(index), event)
 }
 
 /// Records that a call may have taken effect. What is not known is asked of the tool where it can
 /// be, and of a person where it cannot.
 pub(super) fn unknown(turn: &mut Turn, index: u32, error: StepError) -> Result<(), Refusal> {
-    let Some(step) = turn.state.step(index) else { return Ok(()) };
+    let Some(step) = turn.state.step(index) else {
+        return Ok(());
+    };
     let attempt = step.attempt;
-    let verifiable = turn.state.tool_of(step).is_some_and(|pinned| pinned.tool.verify.is_some());
-    turn.record(Some(index), Event::ToolOutcomeUnknown { attempt, error: error.clone() })?;
+    let verifiable = turn
+        .state
+        .tool_of(step)
+        .is_some_and(|pinned| pinned.tool.verify.is_some());
+    turn.record(
+        Some(index),
+        Event::ToolOutcomeUnknown {
+            attempt,
+            error: error.clone(),
+        },
+    )?;
     if verifiable {
         return Ok(());
     }
-    open(turn, index, DeadLetterReason::OutcomeUnknown, error.message, error.errors)
+    open(
+        turn,
+        index,
+        DeadLetterReason::OutcomeUnknown,
+        error.message,
+        error.errors,
+    )
 }
 
 /// A verification that failed for the moment is tried again like any call; one that cannot tell is
@@ -157,7 +220,10 @@ fn unsettled_verification(
     retryable: bool,
     retry_after_ms: Option<i64>,
 ) -> Result<(), Refusal> {
-    let tries = turn.state.step(index).map_or(u32::MAX, |step| step.verifications);
+    let tries = turn
+        .state
+        .step(index)
+        .map_or(u32::MAX, |step| step.verifications);
     let policy = turn
         .state
         .step(index)
@@ -165,16 +231,29 @@ fn unsettled_verification(
         .map(|pinned| pinned.tool.retry)
         .unwrap_or_default();
     if retryable && policy.may_retry(tries) {
-        let wait_ms = retry_after_ms.unwrap_or_else(|| policy.wait_ms(tries.max(1), None, turn.random));
+        let wait_ms =
+            retry_after_ms.unwrap_or_else(|| policy.wait_ms(tries.max(1), None, turn.random));
         let attempt = turn.state.step(index).map_or(0, |step| step.attempt);
         let retry_at = turn.now.plus_ms(wait_ms);
         let wait_source = WaitSource::Backoff;
         let purpose = Purpose::Verify;
-        let event =
-            Event::ToolRetryScheduled { attempt, error, wait_ms, retry_at, wait_source, purpose };
+        let event = Event::ToolRetryScheduled {
+            attempt,
+            error,
+            wait_ms,
+            retry_at,
+            wait_source,
+            purpose,
+        };
         return turn.record(Some(index), event);
     }
-    open(turn, index, DeadLetterReason::OutcomeUnknown, error.message, error.errors)
+    open(
+        turn,
+        index,
+        DeadLetterReason::OutcomeUnknown,
+        error.message,
+        error.errors,
+    )
 }
 
 /// The step's last attempt failed: what follows is the plan's to say.

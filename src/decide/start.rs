@@ -14,7 +14,12 @@ pub fn start(
     random: u64,
 ) -> Result<Turn, Refusal> {
     let state = State::new(identity, created.clone(), now)?;
-    let mut turn = Turn { state, entries: Vec::<Recorded>::new(), now, random };
+    let mut turn = Turn {
+        state,
+        entries: Vec::<Recorded>::new(),
+        now,
+        random,
+    };
     turn.record(None, Event::RunCreated(Box::new(created)))?;
     advance::advance(&mut turn)?;
     turn.mark_rest(Status::Queued)?;

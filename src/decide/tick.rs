@@ -13,7 +13,11 @@ pub(super) fn tick(turn: &mut Turn) -> Result<Reply, Refusal> {
     if turn.state.status.is_end() {
         return Ok(Reply::Done);
     }
-    if turn.state.deadline().is_some_and(|deadline| deadline <= turn.now) {
+    if turn
+        .state
+        .deadline()
+        .is_some_and(|deadline| deadline <= turn.now)
+    {
         let error = RunError {
             reason: "deadline_exceeded".into(),
             message: "the run did not end before the deadline of its agent".into(),
@@ -37,7 +41,12 @@ pub(super) fn tick(turn: &mut Turn) -> Result<Reply, Refusal> {
     for (index, phase) in due {
         match phase {
             Phase::Sleeping { .. } => {
-                turn.record(Some(index), Event::WaitEnded { kind: WaitKind::Sleep })?;
+                turn.record(
+                    Some(index),
+                    Event::WaitEnded {
+                        kind: WaitKind::Sleep,
+                    },
+                )?;
             }
             Phase::Running { lease } => lose(turn, index, lease.token, lease.purpose)?,
             _ => {}
@@ -50,11 +59,23 @@ pub(super) fn tick(turn: &mut Turn) -> Result<Reply, Refusal> {
 /// The worker that held the step is gone. That is no attempt of the tool; but whether the tool
 /// acted is not known.
 fn lose(turn: &mut Turn, index: u32, token: u64, purpose: Purpose) -> Result<(), Refusal> {
-    let Some(step) = turn.state.step(index) else { return Ok(()) };
+    let Some(step) = turn.state.step(index) else {
+        return Ok(());
+    };
     let attempt = step.attempt;
     let losses = step.losses.saturating_add(1);
-    let effect = turn.state.tool_of(step).map_or(Effect::AtMostOnce, |pinned| pinned.tool.effect);
-    turn.record(Some(index), Event::ToolLeaseExpired { attempt, token, losses })?;
+    let effect = turn
+        .state
+        .tool_of(step)
+        .map_or(Effect::AtMostOnce, |pinned| pinned.tool.effect);
+    turn.record(
+        Some(index),
+        Event::ToolLeaseExpired {
+            attempt,
+            token,
+            losses,
+        },
+    )?;
     if effect == Effect::AtMostOnce && purpose == Purpose::Call {
         let error = StepError {
             reason: "outcome_unknown".into(),
@@ -66,7 +87,13 @@ fn lose(turn: &mut Turn, index: u32, token: u64, purpose: Purpose) -> Result<(),
     }
     if losses >= DELIVERY_LOSSES_MAX {
         let message = format!("{losses} workers in a row took the step and never reported");
-        return open(turn, index, DeadLetterReason::Undeliverable, message, Vec::new());
+        return open(
+            turn,
+            index,
+            DeadLetterReason::Undeliverable,
+            message,
+            Vec::new(),
+        );
     }
     Ok(())
 }

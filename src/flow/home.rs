@@ -13,9 +13,7 @@ use crate::decide::{
 };
 use crate::json::Json;
 use crate::outbox::{self, Sent};
-use crate::ports::{
-    Fault, ProjectedDeadLetter, Projection, RunAnswer, RunCall, RunOp, RunResult,
-};
+use crate::ports::{Fault, ProjectedDeadLetter, Projection, RunAnswer, RunCall, RunOp, RunResult};
 use crate::run::event::RunCreated;
 use crate::run::{Corrupt, DeadLetter, Identity, Row, State, log, view};
 use crate::words::Timestamp;
@@ -32,7 +30,7 @@ pub trait LogStore {
     /// Every row, in order. Empty for a run that was never born, and then nothing is written.
     fn load(&self) -> Result<Vec<Row>, Fault>;
     /// The rows from the one that holds entry `seq` on: at most `limit`, and no more once they hold
-    /// [`PAGE_BYTES_MAX`].
+    /// [`PAGE_BYTES_MAX`], but always one beside the first.
     fn page(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault>;
     /// Appends rows, all or none.
     fn append(&self, rows: &[Row]) -> Result<(), Fault>;
@@ -59,6 +57,9 @@ pub struct Home {
     /// Deliveries turned away while their step was held.
     suppressed: BTreeMap<u32, u32>,
     pub counts: Counts,
+    /// Messages that a test wants sent once more.
+    #[cfg(feature = "test-seams")]
+    copies: Vec<String>,
 }
 
 /// Platform operations since this instance began.
@@ -100,6 +101,10 @@ impl Home {
         self.counts.calls = self.counts.calls.saturating_add(1);
         let now = now.plus_ms(store.clock_offset_ms());
         let reads = call.op.reads();
+        #[cfg(feature = "test-seams")]
+        let moved_ms = call.op.moved_ms();
+        #[cfg(not(feature = "test-seams"))]
+        let moved_ms = 0;
         let result = match self.carry_out(store, call, now, random) {
             Ok(result) => Ok(result),
             Err(Failure::Refused(refusal)) => Err(refusal),
@@ -109,11 +114,20 @@ impl Home {
             }
         };
         if reads || result.is_err() {
-            return Ok(Outcome { answer: RunAnswer { result, messages: Vec::new() }, projection: None });
+            return Ok(Outcome {
+                answer: RunAnswer {
+                    result,
+                    messages: Vec::new(),
+                },
+                projection: None,
+            });
         }
-        let messages = self.take_due(now);
+        let messages = self.take_due(now.plus_ms(moved_ms));
         self.set_alarm(store)?;
-        Ok(Outcome { answer: RunAnswer { result, messages }, projection: self.take_projection() })
+        Ok(Outcome {
+            answer: RunAnswer { result, messages },
+            projection: self.take_projection(),
+        })
     }
 
     /// The alarm fired.
@@ -146,7 +160,15 @@ impl Home {
             Some(state) if state.shown_seq > self.projected_seq => Some(projection(state)),
             _ => None,
         };
-        Ok(Woken { messages, projection })
+        Ok(Woken {
+            messages,
+            projection,
+        })
+    }
+
+    /// The run as it is in memory, if it is.
+    pub fn state(&self) -> Option<&State> {
+        self.state.as_ref()
     }
 
     /// The index was told of the log up to `seq`.
@@ -162,8 +184,17 @@ impl Home {
         random: u64,
     ) -> Result<RunResult, Failure> {
         let RunCall { tenant_id, op } = call;
-        if let RunOp::Start { run_id, trace_id, created } = op {
-            let identity = Identity { run_id, tenant_id, trace_id };
+        if let RunOp::Start {
+            run_id,
+            trace_id,
+            created,
+        } = op
+        {
+            let identity = Identity {
+                run_id,
+                tenant_id,
+                trace_id,
+            };
             return self.start(store, identity, *created, now, random);
         }
         let state = self.take_state(store)?;
@@ -200,17 +231,28 @@ impl Home {
                 }
             }
             RunOp::Settle(settle) => self.settle(store, state, settle, now, random),
-            RunOp::Cancel { request } => {
-                let reply = self.turn(store, state, Input::Cancel { request }, now, random)?;
+            RunOp::Cancel { comment, request } => {
+                let input = Input::Cancel { comment, request };
+                let reply = self.turn(store, state, input, now, random)?;
                 self.done(&reply, |state| raw(&view::run(state)).map(Some))
             }
-            RunOp::SettleDeadLetter { dead_letter_id, settlement, request } => {
+            RunOp::SettleDeadLetter {
+                dead_letter_id,
+                settlement,
+                request,
+            } => {
                 let id = dead_letter_id.clone();
-                let input = Input::SettleDeadLetter { dead_letter_id, settlement, request };
+                let input = Input::SettleDeadLetter {
+                    dead_letter_id,
+                    settlement,
+                    request,
+                };
                 let reply = self.turn(store, state, input, now, random)?;
                 self.done(&reply, |state| {
                     let letter = state.dead_letter(&id);
-                    letter.map(|letter| raw(&view::dead_letter(state, letter))).transpose()
+                    letter
+                        .map(|letter| raw(&view::dead_letter(state, letter)))
+                        .transpose()
                 })
             }
             RunOp::Envelope(envelope) => {
@@ -222,8 +264,13 @@ impl Home {
                 let before = self.counts.alarms_set;
                 self.set_alarm(store)?;
                 let rearmed = self.counts.alarms_set > before;
-                let Some(state) = &self.state else { return Err(unexpected()) };
-                Ok(RunResult::Checked { projection: projection(state), rearmed })
+                let Some(state) = &self.state else {
+                    return Err(unexpected());
+                };
+                Ok(RunResult::Checked {
+                    projection: projection(state),
+                    rearmed,
+                })
             }
             #[cfg(feature = "test-seams")]
             op => self.seam(store, state, op, now, random),
@@ -242,11 +289,17 @@ impl Home {
             // Asked again, after an answer that was lost: the run is there already.
             let same = state.tenant_id() == &identity.tenant_id;
             self.state = Some(state);
-            return if same { first_answer(store) } else { Err(Failure::Refused(Refusal::NotFound)) };
+            return if same {
+                first_answer(store)
+            } else {
+                Err(Failure::Refused(Refusal::NotFound))
+            };
         }
         let turn = decide::start(identity, created, now, random).map_err(Failure::Refused)?;
         self.commit(store, turn)?;
-        let Some(state) = &self.state else { return Err(unexpected()) };
+        let Some(state) = &self.state else {
+            return Err(unexpected());
+        };
         Ok(RunResult::Shown(raw(&view::run(state))?))
     }
 
@@ -299,12 +352,24 @@ impl Home {
     ) -> Result<RunResult, Failure> {
         let limit = limit.min(LIST_LIMIT_MAX);
         // The entry before the page is read with it: its hash is the first one's `prev_hash`.
-        let rows = if after >= state.seq { Vec::new() } else { store.page(after.max(1), limit + 1)? };
+        let rows = if after >= state.seq {
+            Vec::new()
+        } else {
+            store.page(after.max(1), limit + 1)?
+        };
         let entries = view::entries(&state.identity, &rows, after, limit);
-        let entries = entries.map_err(refuse)?.into_iter().map(Json::new).collect();
+        let entries = entries
+            .map_err(refuse)?
+            .into_iter()
+            .map(Json::new)
+            .collect();
         let (last_seq, ended) = (state.seq, state.status.is_end());
         self.state = Some(state);
-        Ok(RunResult::Events { entries, last_seq, ended })
+        Ok(RunResult::Events {
+            entries,
+            last_seq,
+            ended,
+        })
     }
 
     fn show(
@@ -322,9 +387,14 @@ impl Home {
         reply: &Reply,
         show: impl FnOnce(&State) -> Result<Option<Box<RawValue>>, Failure>,
     ) -> Result<RunResult, Failure> {
-        let Some(state) = &self.state else { return Err(unexpected()) };
+        let Some(state) = &self.state else {
+            return Err(unexpected());
+        };
         let replayed = matches!(reply, Reply::Replayed);
-        Ok(RunResult::Done { replayed, shown: show(state)? })
+        Ok(RunResult::Done {
+            replayed,
+            shown: show(state)?,
+        })
     }
 
     /// One turn: decide, commit, keep the new state. A refused turn is dropped with its state.
@@ -353,8 +423,13 @@ impl Home {
     fn commit<S: LogStore>(&mut self, store: &S, mut turn: Turn) -> Result<(), Failure> {
         if !turn.entries.is_empty() {
             let first_seq = turn.state.seq.saturating_sub(turn.entries.len() as u64) + 1;
-            let rows = log::rows(&turn.state.identity, first_seq, &mut turn.entries)
-                .map_err(|e| refuse(Corrupt { seq: first_seq, message: e.to_string() }))?;
+            let rows =
+                log::rows(&turn.state.identity, first_seq, &mut turn.entries).map_err(|e| {
+                    refuse(Corrupt {
+                        seq: first_seq,
+                        message: e.to_string(),
+                    })
+                })?;
             let bytes: usize = turn.entries.iter().map(|entry| entry.bytes).sum();
             turn.state.log_bytes = turn.state.log_bytes.saturating_add(bytes);
             store.append(&rows)?;
@@ -367,8 +442,12 @@ impl Home {
 
     /// Moves the alarm when it must be earlier. One that is too early costs less than moving it.
     fn set_alarm<S: LogStore>(&mut self, store: &S) -> Result<(), Fault> {
-        let Some(state) = &self.state else { return Ok(()) };
-        let Some(wake_at) = outbox::wake_at(state, &self.sent) else { return Ok(()) };
+        let Some(state) = &self.state else {
+            return Ok(());
+        };
+        let Some(wake_at) = outbox::wake_at(state, &self.sent) else {
+            return Ok(());
+        };
         if self.alarm.is_some_and(|alarm| alarm <= wake_at) {
             return Ok(());
         }
@@ -380,7 +459,9 @@ impl Home {
 
     /// The messages that are due, counted as sent.
     fn take_due(&mut self, now: Timestamp) -> Vec<String> {
-        let Some(state) = &self.state else { return Vec::new() };
+        let Some(state) = &self.state else {
+            return Vec::new();
+        };
         let mut messages = Vec::new();
         for index in outbox::due(state, &self.sent, now) {
             let (Some(step), Some(message)) =
@@ -393,7 +474,12 @@ impl Home {
                 messages.push(text);
             }
         }
-        self.counts.work_messages = self.counts.work_messages.saturating_add(messages.len() as u64);
+        #[cfg(feature = "test-seams")]
+        messages.append(&mut self.copies);
+        self.counts.work_messages = self
+            .counts
+            .work_messages
+            .saturating_add(messages.len() as u64);
         messages
     }
 
@@ -405,6 +491,83 @@ impl Home {
         }
         self.counts.projections = self.counts.projections.saturating_add(1);
         Some(projection(state))
+    }
+
+    #[cfg(feature = "test-seams")]
+    fn seam<S: LogStore>(
+        &mut self,
+        store: &S,
+        state: State,
+        op: RunOp,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<RunResult, Failure> {
+        match op {
+            RunOp::AdvanceClock { ms } => {
+                let offset_ms = store.clock_offset_ms().saturating_add(ms);
+                store.set_clock_offset_ms(offset_ms)?;
+                // The alarm that is set is of the old clock.
+                self.alarm = None;
+                self.turn(store, state, Input::Tick, now.plus_ms(ms), random)?;
+                let Some(state) = &self.state else {
+                    return Err(unexpected());
+                };
+                Ok(RunResult::Shown(raw(&view::run(state))?))
+            }
+            RunOp::Redeliver { step_index, copies } => {
+                self.copies = outbox::copies(&state, step_index, copies);
+                self.state = Some(state);
+                Ok(RunResult::Done {
+                    replayed: false,
+                    shown: None,
+                })
+            }
+            RunOp::Internals => {
+                let internals = self.internals(&state);
+                self.state = Some(state);
+                Ok(RunResult::Shown(raw(&internals)?))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// `GET /dev/runs/{run_id}/internals`.
+    #[cfg(feature = "test-seams")]
+    fn internals(&self, state: &State) -> serde_json::Value {
+        let leases: Vec<_> = state
+            .steps_indexed()
+            .filter_map(|(index, step)| {
+                let lease = step.lease()?;
+                Some(serde_json::json!({
+                    "step_index": index, "token": lease.token, "until": lease.until,
+                }))
+            })
+            .collect();
+        let outbox: Vec<u32> = state
+            .steps_indexed()
+            .filter(|(index, _)| outbox::work_message(state, *index).is_some())
+            .map(|(index, _)| index)
+            .collect();
+        let timers: Vec<_> = state
+            .steps_indexed()
+            .filter_map(|(index, step)| match step.phase {
+                crate::run::Phase::Retrying { at } | crate::run::Phase::Sleeping { until: at } => {
+                    Some(serde_json::json!({ "step_index": index, "at": at }))
+                }
+                _ => None,
+            })
+            .collect();
+        serde_json::json!({
+            "seq": state.seq,
+            "log_bytes": state.log_bytes,
+            "leases": leases,
+            "outbox": outbox,
+            "timers": timers,
+            "mailbox": [],
+            "alarm_at": self.alarm,
+            "duplicates_suppressed": self.counts.duplicates_suppressed,
+            "operations": self.counts,
+        })
     }
 
     /// Takes the state out of memory, or folds it from the log. Whoever takes it puts it back, or
@@ -447,12 +610,15 @@ fn refuse(corrupt: Corrupt) -> Failure {
 }
 
 fn unexpected() -> Failure {
-    Failure::Fault(Fault::new("answer", "run", "the decision gave a reply of another kind"))
+    Failure::Fault(Fault::new(
+        "answer",
+        "run",
+        "the decision gave a reply of another kind",
+    ))
 }
 
 fn raw(view: &impl Serialize) -> Result<Box<RawValue>, Failure> {
-    to_raw_value(view)
-        .map_err(|e| Failure::Fault(Fault::new("show", "run", e.to_string())))
+    to_raw_value(view).map_err(|e| Failure::Fault(Fault::new("show", "run", e.to_string())))
 }
 
 /// The run as it was when it was born: what its first row adds up to.
@@ -464,7 +630,11 @@ fn first_answer<S: LogStore>(store: &S) -> Result<RunResult, Failure> {
 }
 
 pub fn projection(state: &State) -> Projection {
-    let dead_letters = state.dead_letters.iter().filter_map(|l| projected(state, l)).collect();
+    let dead_letters = state
+        .dead_letters
+        .iter()
+        .filter_map(|l| projected(state, l))
+        .collect();
     Projection {
         tenant_id: state.tenant_id().clone(),
         run_id: state.run_id().clone(),

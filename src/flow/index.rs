@@ -13,10 +13,15 @@ pub async fn index<W: World>(world: &W, bodies: &[String]) -> Vec<bool> {
     for (number, body) in bodies.iter().enumerate() {
         match serde_json::from_str::<Projection>(body) {
             Ok(projection) => {
-                by_tenant.entry(projection.tenant_id.clone()).or_default().push((number, projection));
+                by_tenant
+                    .entry(projection.tenant_id.clone())
+                    .or_default()
+                    .push((number, projection));
             }
             // Written by a run's object and by nobody else: the sweeper brings the index up to date.
-            Err(error) => world.log(&format!("a message of the events queue was dropped: {error}")),
+            Err(error) => world.log(&format!(
+                "a message of the events queue was dropped: {error}"
+            )),
         }
     }
     for (tenant_id, projections) in by_tenant {
@@ -38,8 +43,15 @@ pub async fn project<W: World>(
     tenant_id: &TenantId,
     projections: Vec<Projection>,
 ) -> Result<(), Fault> {
-    match world.tenant(tenant_id, &TenantCall::Project { projections }).await? {
+    match world
+        .tenant(tenant_id, &TenantCall::Project { projections })
+        .await?
+    {
         TenantAnswer::Done => Ok(()),
-        other => Err(Fault::new("index", tenant_id.as_str(), format!("was answered {other:?}"))),
+        _ => Err(Fault::new(
+            "index",
+            tenant_id.as_str(),
+            "got an answer of another kind",
+        )),
     }
 }

@@ -4,6 +4,7 @@
 pub mod front;
 pub mod home;
 pub mod index;
+pub mod log_table;
 pub mod relay;
 pub mod stray;
 pub mod sweep;
@@ -14,5 +15,7 @@ pub mod work;
 pub enum Verdict {
     Ack,
     /// Deliver it again, this much later.
-    Retry { delay_s: u32 },
+    Retry {
+        delay_s: u32,
+    },
 }

@@ -9,7 +9,10 @@ pub async fn relay<W: World>(world: &W, messages: &[String]) {
         return;
     }
     if let Err(fault) = send(world, messages).await {
-        world.log(&format!("{} work messages not sent, their runs' alarms will: {fault}", messages.len()));
+        world.log(&format!(
+            "{} work messages not sent, their runs' alarms will: {fault}",
+            messages.len()
+        ));
     }
 }
 

@@ -28,10 +28,15 @@ pub async fn keep<W: World>(
         envelope: Json::new(envelope),
         now,
     };
-    match world.tenant(tenant_id, &TenantCall::KeepDeadLetter { letter }).await? {
-        TenantAnswer::NotFound => {
-            Err(Fault::new("keep a dead letter", tenant_id.as_str(), "there is no such tenant"))
-        }
+    match world
+        .tenant(tenant_id, &TenantCall::KeepDeadLetter { letter })
+        .await?
+    {
+        TenantAnswer::NotFound => Err(Fault::new(
+            "keep a dead letter",
+            tenant_id.as_str(),
+            "there is no such tenant",
+        )),
         _ => Ok(dead_letter_id),
     }
 }
@@ -50,7 +55,10 @@ pub async fn keep_message<W: World>(
         }
         _ => value.clone(),
     };
-    let named = envelope.get("tenant_id").and_then(Value::as_str).map(TenantId::parse);
+    let named = envelope
+        .get("tenant_id")
+        .and_then(Value::as_str)
+        .map(TenantId::parse);
     if let Some(Ok(tenant_id)) = named {
         let reason = DeadLetterReason::InvalidEnvelope;
         let kept = keep(world, &tenant_id, reason, envelope.clone(), errors.clone()).await;
@@ -59,9 +67,29 @@ pub async fn keep_message<W: World>(
         }
     }
     let operator = operator()?;
-    keep(world, &operator, DeadLetterReason::InvalidEnvelope, envelope, errors).await
+    // The operator's object is made with its first letter.
+    world
+        .tenant(&operator, &TenantCall::Create { now: world.now() })
+        .await?;
+    keep(
+        world,
+        &operator,
+        DeadLetterReason::InvalidEnvelope,
+        envelope,
+        errors,
+    )
+    .await
 }
 
 pub fn operator() -> Result<TenantId, Fault> {
-    TenantId::reserved(OPERATOR).ok_or_else(|| Fault::new("name", OPERATOR, "is not reserved"))
+    reserved(OPERATOR)
+}
+
+/// The object that lists the tenants.
+pub fn directory() -> Result<TenantId, Fault> {
+    reserved("_directory")
+}
+
+fn reserved(name: &str) -> Result<TenantId, Fault> {
+    TenantId::reserved(name).ok_or_else(|| Fault::new("name", name, "is not reserved"))
 }

@@ -10,7 +10,7 @@ use super::relay::relay;
 /// Runs whose index has heard nothing for this long are asked.
 const QUIET_MS: i64 = 60_000;
 const RUNS_PER_TENANT_MAX: usize = 200;
-const TENANTS_MAX: usize = 1_000;
+const TENANTS_PER_PAGE: usize = 500;
 
 /// What one sweep found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -34,18 +34,33 @@ pub async fn sweep<W: World>(
     also: &[TenantId],
 ) -> Result<Findings, Fault> {
     let mut findings = Findings::default();
-    let mut tenants = also.to_vec();
-    let list = TenantCall::ListTenants { after: None, limit: TENANTS_MAX };
-    if let TenantAnswer::Tenants(listed) = world.tenant(directory, &list).await? {
-        tenants.extend(listed);
-    }
-    for tenant_id in tenants {
-        findings.tenants += 1;
-        if let Err(fault) = sweep_tenant(world, &tenant_id, &mut findings).await {
-            world.log(&format!("the sweep of a tenant stopped: {fault}"));
+    sweep_tenants(world, also, &mut findings).await;
+    let mut after = None;
+    loop {
+        let list = TenantCall::ListTenants {
+            after,
+            limit: TENANTS_PER_PAGE,
+        };
+        let TenantAnswer::Tenants(listed) = world.tenant(directory, &list).await? else {
+            break;
+        };
+        sweep_tenants(world, &listed, &mut findings).await;
+        match listed.last() {
+            Some(last) if listed.len() == TENANTS_PER_PAGE => after = Some(last.clone()),
+            _ => break,
         }
     }
     Ok(findings)
+}
+
+/// One tenant's trouble is not the next one's.
+async fn sweep_tenants<W: World>(world: &W, tenants: &[TenantId], findings: &mut Findings) {
+    for tenant_id in tenants {
+        findings.tenants += 1;
+        if let Err(fault) = sweep_tenant(world, tenant_id, findings).await {
+            world.log(&format!("the sweep of a tenant stopped: {fault}"));
+        }
+    }
 }
 
 async fn sweep_tenant<W: World>(
@@ -54,14 +69,20 @@ async fn sweep_tenant<W: World>(
     findings: &mut Findings,
 ) -> Result<(), Fault> {
     let before = world.now().plus_ms(-QUIET_MS);
-    let stale = TenantCall::StaleRuns { before, limit: RUNS_PER_TENANT_MAX };
+    let stale = TenantCall::StaleRuns {
+        before,
+        limit: RUNS_PER_TENANT_MAX,
+    };
     let TenantAnswer::Stale(run_ids) = world.tenant(tenant_id, &stale).await? else {
         return Ok(());
     };
     let mut projections = Vec::new();
     for run_id in run_ids {
         findings.runs_checked += 1;
-        let call = RunCall { tenant_id: tenant_id.clone(), op: RunOp::Check };
+        let call = RunCall {
+            tenant_id: tenant_id.clone(),
+            op: RunOp::Check,
+        };
         let Ok(answer) = world.run(&run_id, &call).await else {
             findings.unreachable += 1;
             continue;
@@ -69,7 +90,10 @@ async fn sweep_tenant<W: World>(
         findings.resent += answer.messages.len() as u64;
         relay(world, &answer.messages).await;
         match answer.result {
-            Ok(RunResult::Checked { projection, rearmed }) => {
+            Ok(RunResult::Checked {
+                projection,
+                rearmed,
+            }) => {
                 findings.rearmed += u64::from(rearmed);
                 projections.push(projection);
             }
@@ -79,7 +103,11 @@ async fn sweep_tenant<W: World>(
             _ => findings.unreachable += 1,
         }
     }
-    if projections.is_empty() { Ok(()) } else { project(world, tenant_id, projections).await }
+    if projections.is_empty() {
+        Ok(())
+    } else {
+        project(world, tenant_id, projections).await
+    }
 }
 
 /// A run that was registered and not born within the quiet time never will be: its starter is gone
@@ -93,6 +121,13 @@ async fn forget<W: World>(
     if run_id.timestamp_ms() > before.ms() {
         return Ok(false);
     }
-    world.tenant(tenant_id, &TenantCall::ForgetRun { run_id: run_id.clone() }).await?;
+    world
+        .tenant(
+            tenant_id,
+            &TenantCall::ForgetRun {
+                run_id: run_id.clone(),
+            },
+        )
+        .await?;
     Ok(true)
 }

@@ -13,12 +13,12 @@ use crate::decide::{Assignment, Claim, ClaimReply, Extend, Report, Settle, Turne
 use crate::envelope::{Door, accept};
 use crate::json::{self, Json, Value, Violation};
 use crate::outbox::WorkMessage;
-use crate::ports::{Failpoint, Fault, RunAnswer, RunCall, RunOp, RunResult, World};
+use crate::ports::{Failpoint, Fault, Projection, RunAnswer, RunCall, RunOp, RunResult, World};
 use crate::run::event::{DeadLetterReason, Purpose, StepError};
 use crate::schema;
 use crate::tool::{
-    Answer, Call, Outcome, OutboundRequest, RejectReason, RequestError, Secrets, Sent, Tool, Verified,
-    classify, verified,
+    Answer, Call, OutboundRequest, Outcome, RejectReason, RequestError, Secrets, Sent, Tool,
+    Verified, classify, verified,
 };
 use crate::words::{RunId, SpanId, TenantId};
 
@@ -45,8 +45,11 @@ pub async fn work<W: World>(world: &W, delivery: Delivery<'_>) -> Verdict {
         Ok(()) => Verdict::Ack,
         Err(fault) => {
             world.log(&format!("a delivery will be tried again: {fault}"));
-            let doubled = REDELIVERY_S.saturating_mul(1 << delivery.attempts.saturating_sub(1).min(8));
-            Verdict::Retry { delay_s: doubled.min(REDELIVERY_S_MAX) }
+            let doubled =
+                REDELIVERY_S.saturating_mul(1 << delivery.attempts.saturating_sub(1).min(8));
+            Verdict::Retry {
+                delay_s: doubled.min(REDELIVERY_S_MAX),
+            }
         }
     }
 }
@@ -55,7 +58,11 @@ async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault>
     world.pass(Failpoint::ConsumerReceived).await?;
     let step = match read_message(world, delivery.body) {
         Ok(step) => step,
-        Err(errors) => return stray::keep_message(world, delivery.body, errors).await.map(drop),
+        Err(errors) => {
+            return stray::keep_message(world, delivery.body, errors)
+                .await
+                .map(drop);
+        }
     };
     if delivery.attempts > 1 && deliver_put_aside(world, &step).await? {
         return Ok(());
@@ -72,6 +79,23 @@ async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault>
         world.pass(Failpoint::ConsumerSettled).await?;
     }
     Ok(())
+}
+
+/// Takes a message that its queue gave up on. A step's is not lost by that, because its run sends it
+/// again: the run is asked whether it will. What cannot be read is kept for a person.
+pub async fn bury<W: World>(world: &W, body: &str) -> Result<(), Fault> {
+    if serde_json::from_str::<Projection>(body).is_ok() {
+        world.log("an index was not told of a run; the sweeper will tell it");
+        return Ok(());
+    }
+    match read_message(world, body) {
+        Ok(step) => {
+            let answer = ask(world, &step.tenant_id, &step.run_id, RunOp::Check).await?;
+            relay(world, &answer.messages).await;
+            Ok(())
+        }
+        Err(errors) => stray::keep_message(world, body, errors).await.map(drop),
+    }
 }
 
 /// The step that a message is about.
@@ -97,23 +121,38 @@ fn read_message<W: World>(world: &W, body: &str) -> Result<StepRef, Vec<Violatio
         }),
         WorkMessage::Envelope(envelope) => {
             let whole = value.get("envelope").unwrap_or(&Value::Null);
-            let door =
-                Door { tenant_id: &envelope.tenant_id, now: world.now(), random: [0; 26] };
+            let door = Door {
+                tenant_id: &envelope.tenant_id,
+                now: world.now(),
+                random: [0; 26],
+            };
             accept(whole, &door)?;
             let step_index = envelope.step_index.ok_or_else(|| {
-                vec![Violation::new("/envelope/step_index", "a step's message names its step")]
+                vec![Violation::new(
+                    "/envelope/step_index",
+                    "a step's message names its step",
+                )]
             })?;
             Ok(StepRef {
                 tenant_id: envelope.tenant_id,
                 run_id: envelope.run_id,
-                claim: Claim { step_index, idempotency_key: envelope.idempotency_key },
+                claim: Claim {
+                    step_index,
+                    idempotency_key: envelope.idempotency_key,
+                },
             })
         }
     }
 }
 
 async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Option<Assignment>, Fault> {
-    let answer = ask(world, &step.tenant_id, &step.run_id, RunOp::Claim(step.claim.clone())).await?;
+    let answer = ask(
+        world,
+        &step.tenant_id,
+        &step.run_id,
+        RunOp::Claim(step.claim.clone()),
+    )
+    .await?;
     let granted = match answer.result {
         Ok(RunResult::Claim(ClaimReply::Granted(assignment))) => Some(*assignment),
         Ok(RunResult::Claim(ClaimReply::TurnedAway(why))) => {
@@ -122,10 +161,19 @@ async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Option<Assignment>
             }
             None
         }
-        Ok(_) => return Err(Fault::new("claim", step.run_id.as_str(), "got an answer of another kind")),
+        Ok(_) => {
+            return Err(Fault::new(
+                "claim",
+                step.run_id.as_str(),
+                "got an answer of another kind",
+            ));
+        }
         // A run that is not there, or is frozen, is no reason to deliver the message again.
         Err(refusal) => {
-            world.log(&format!("a message of {} was dropped: {refusal:?}", step.run_id));
+            world.log(&format!(
+                "a message of {} was dropped: {refusal:?}",
+                step.run_id
+            ));
             None
         }
     };
@@ -138,7 +186,10 @@ async fn act<W: World>(world: &W, assignment: &Assignment) -> Report {
     let tool = match Tool::parse(&assignment.tool) {
         Ok(tool) => tool,
         Err(violations) => {
-            let message = format!("the pinned tool cannot be read: {}", json::sentence(&violations));
+            let message = format!(
+                "the pinned tool cannot be read: {}",
+                json::sentence(&violations)
+            );
             return refused(DeadLetterReason::InvalidArguments, message, violations);
         }
     };
@@ -157,7 +208,9 @@ async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Repo
             return refused(DeadLetterReason::InvalidArguments, message, violations);
         }
     }
-    let request = match prepare(world, assignment, |call, secrets| tool.request(call, secrets)) {
+    let request = match prepare(world, assignment, |call, secrets| {
+        tool.request(call, secrets)
+    }) {
         Ok(request) => request,
         Err(report) => return report,
     };
@@ -165,14 +218,24 @@ async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Repo
     match classify(&answer, world.now()) {
         Outcome::Succeeded { result } => completed(tool, &answer, result),
         Outcome::Accepted => completed(tool, &answer, Value::Null),
-        Outcome::Retryable { status_code, error, retry_after_ms, sent } => Report::Failed {
+        Outcome::Retryable {
+            status_code,
+            error,
+            retry_after_ms,
+            sent,
+        } => Report::Failed {
             error: step_error("retryable", request.mask(&error), status_code, Vec::new()),
             reason: DeadLetterReason::RetriesExhausted,
             retryable: true,
             retry_after_ms,
             may_have_acted: sent == Sent::Maybe,
         },
-        Outcome::Rejected { status_code, error, reason, errors } => Report::Failed {
+        Outcome::Rejected {
+            status_code,
+            error,
+            reason,
+            errors,
+        } => Report::Failed {
             error: step_error(reason.as_str(), request.mask(&error), status_code, errors),
             reason: dead_letter_reason(reason),
             retryable: false,
@@ -192,7 +255,10 @@ fn completed(tool: &Tool, answer: &Answer, result: Value) -> Report {
         None => Ok(()),
     };
     match checked {
-        Ok(()) => Report::Completed { result: Json::new(result), status_code },
+        Ok(()) => Report::Completed {
+            result: Json::new(result),
+            status_code,
+        },
         Err(violations) => Report::Failed {
             error: step_error(
                 "invalid_result",
@@ -210,7 +276,9 @@ fn completed(tool: &Tool, answer: &Answer, result: Value) -> Report {
 
 /// Asks the tool what became of an earlier call, under the same key.
 async fn verify<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Report {
-    let request = match prepare(world, assignment, |call, secrets| tool.verify_request(call, secrets)) {
+    let request = match prepare(world, assignment, |call, secrets| {
+        tool.verify_request(call, secrets)
+    }) {
         Ok(Some(request)) => request,
         Ok(None) => {
             let message = "the tool has no verify request to ask what became of the call";
@@ -224,16 +292,26 @@ async fn verify<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Re
         Verified::Done { result } => completed(tool, &answer, result),
         Verified::NotDone => Report::NotDone,
         Verified::StillUnknown { error } => match classify(&answer, world.now()) {
-            Outcome::Retryable { status_code, error, retry_after_ms, .. } => Report::Failed {
-                error: step_error("verify_failed", request.mask(&error), status_code, Vec::new()),
+            Outcome::Retryable {
+                status_code,
+                error,
+                retry_after_ms,
+                ..
+            } => Report::Failed {
+                error: step_error(
+                    "verify_failed",
+                    request.mask(&error),
+                    status_code,
+                    Vec::new(),
+                ),
                 reason: DeadLetterReason::OutcomeUnknown,
                 retryable: true,
                 retry_after_ms,
                 may_have_acted: true,
             },
-            _ => {
-                Report::StillUnknown { error: step_error("outcome_unknown", request.mask(&error), None, Vec::new()) }
-            }
+            _ => Report::StillUnknown {
+                error: step_error("outcome_unknown", request.mask(&error), None, Vec::new()),
+            },
         },
     }
 }
@@ -243,9 +321,11 @@ fn prepare<W: World, T>(
     assignment: &Assignment,
     make: impl FnOnce(&Call<'_>, &Secrets<'_>) -> Result<T, RequestError>,
 ) -> Result<T, Report> {
-    let span = format!("{}/{}/{}", assignment.run_id, assignment.step_index, assignment.token);
-    let traceparent =
-        format!("00-{}-{}-01", assignment.trace_id, SpanId::derive(&span));
+    let span = format!(
+        "{}/{}/{}",
+        assignment.run_id, assignment.step_index, assignment.token
+    );
+    let traceparent = format!("00-{}-{}-01", assignment.trace_id, SpanId::derive(&span));
     let callback_url = format!("{}/v1/callbacks/none", world.origin());
     let call = Call {
         run_id: assignment.run_id.as_str(),
@@ -262,7 +342,11 @@ fn prepare<W: World, T>(
             RequestError::Arguments { violations } => violations.clone(),
             _ => Vec::new(),
         };
-        refused(DeadLetterReason::InvalidArguments, error.to_string(), violations)
+        refused(
+            DeadLetterReason::InvalidArguments,
+            error.to_string(),
+            violations,
+        )
     })
 }
 
@@ -289,14 +373,17 @@ async fn call_alive<W: World>(
     }
 }
 
-async fn extend<W: World>(
-    world: &W,
-    assignment: &Assignment,
-) -> Option<crate::words::Timestamp> {
-    let extend = Extend { step_index: assignment.step_index, token: assignment.token };
+async fn extend<W: World>(world: &W, assignment: &Assignment) -> Option<crate::words::Timestamp> {
+    let extend = Extend {
+        step_index: assignment.step_index,
+        token: assignment.token,
+    };
     let op = RunOp::Extend(extend);
     match ask(world, &assignment.tenant_id, &assignment.run_id, op).await {
-        Ok(RunAnswer { result: Ok(RunResult::Extend(reply)), .. }) => reply.lease_until,
+        Ok(RunAnswer {
+            result: Ok(RunResult::Extend(reply)),
+            ..
+        }) => reply.lease_until,
         _ => None,
     }
 }
@@ -323,29 +410,42 @@ async fn settle<W: World>(
             Err(fault) if tries >= REPORT_TRIES => {
                 let put = set_aside(world, assignment, &settle.report).await;
                 if let Err(second) = put {
-                    world.log(&format!("an outcome of {} is lost: {second}", assignment.run_id));
+                    world.log(&format!(
+                        "an outcome of {} is lost: {second}",
+                        assignment.run_id
+                    ));
                 }
                 return Err(fault);
             }
             Err(_) => world.sleep(REPORT_RETRY_MS << tries).await,
         }
     };
-    if world.keeps_every_outcome() {
-        if let Err(fault) = set_aside(world, assignment, &settle.report).await {
-            world.log(&format!("an outcome was not cached: {fault}"));
-        }
+    if world.keeps_every_outcome()
+        && let Err(fault) = set_aside(world, assignment, &settle.report).await
+    {
+        world.log(&format!("an outcome was not cached: {fault}"));
     }
     relay(world, &answer.messages).await;
     match answer.result {
         Ok(RunResult::Settle(reply)) => {
             if !reply.recorded {
-                world.log(&format!("a late report of {} was dropped", assignment.run_id));
+                world.log(&format!(
+                    "a late report of {} was dropped",
+                    assignment.run_id
+                ));
             }
             Ok(reply.next.map(|next| *next))
         }
-        Ok(_) => Err(Fault::new("settle", assignment.run_id.as_str(), "got an answer of another kind")),
+        Ok(_) => Err(Fault::new(
+            "settle",
+            assignment.run_id.as_str(),
+            "got an answer of another kind",
+        )),
         Err(refusal) => {
-            world.log(&format!("a report of {} was refused: {refusal:?}", assignment.run_id));
+            world.log(&format!(
+                "a report of {} was refused: {refusal:?}",
+                assignment.run_id
+            ));
             Ok(None)
         }
     }
@@ -382,7 +482,9 @@ async fn set_aside<W: World>(
 /// On a second delivery: reports an outcome that could not be told the first time.
 async fn deliver_put_aside<W: World>(world: &W, step: &StepRef) -> Result<bool, Fault> {
     let key = outcome_key(&step.tenant_id, &step.claim.idempotency_key);
-    let Some(aside) = find_put_aside(world, &key).await else { return Ok(false) };
+    let Some(aside) = find_put_aside(world, &key).await else {
+        return Ok(false);
+    };
     let settle = Settle {
         step_index: aside.step_index,
         token: aside.token,
@@ -422,7 +524,15 @@ async fn ask<W: World>(
     run_id: &RunId,
     op: RunOp,
 ) -> Result<RunAnswer, Fault> {
-    world.run(run_id, &RunCall { tenant_id: tenant_id.clone(), op }).await
+    world
+        .run(
+            run_id,
+            &RunCall {
+                tenant_id: tenant_id.clone(),
+                op,
+            },
+        )
+        .await
 }
 
 fn refused(reason: DeadLetterReason, message: String, errors: Vec<Violation>) -> Report {
@@ -441,7 +551,12 @@ fn step_error(
     status_code: Option<u16>,
     errors: Vec<Violation>,
 ) -> StepError {
-    StepError { reason: reason.to_owned(), message, status_code, errors }
+    StepError {
+        reason: reason.to_owned(),
+        message,
+        status_code,
+        errors,
+    }
 }
 
 fn dead_letter_reason(reason: RejectReason) -> DeadLetterReason {

@@ -250,7 +250,12 @@ pub async fn cancel<W: World>(
     let request = call.request_ref(format!("POST /v1/runs/{run_id}/cancel"))?;
     schema::validate("cancel-request", &call.body)
         .map_err(|errors| Problem::invalid(INVALID_CANCEL, errors))?;
-    let op = RunOp::Cancel { request };
+    let comment = call
+        .body
+        .get("comment")
+        .and_then(Value::as_str)
+        .map(str::to_owned);
+    let op = RunOp::Cancel { comment, request };
     match ask(call.world, tenant_id, &run_id, op, INVALID_CANCEL).await? {
         RunResult::Done {
             replayed,

@@ -7,13 +7,13 @@ use crate::ports::{Fault, TenantAnswer, TenantCall, World};
 use crate::schema;
 use crate::words::{KeyId, TenantId, sha256, sha256_hex};
 
+use crate::flow::stray;
+
 use super::auth::{Role, key_text};
 use super::once::{Begun, begin, finish, once};
 use super::problem::{INVALID_KEY, INVALID_TENANT, KEY_NOT_SHOWN, Problem, TENANT_EXISTS};
 use super::{Call, Config, Response, unexpected};
 
-/// The tenant that lists all tenants.
-pub const DIRECTORY: &str = "_directory";
 /// The role of a key for which none is named: what an application needs.
 const ROLE_DEFAULT: Role = Role::Developer;
 
@@ -28,7 +28,7 @@ pub async fn create<W: World>(call: &Call<'_, W>) -> Result<Response, Problem> {
         .unwrap_or_default();
     let tenant_id = TenantId::parse(text)
         .map_err(|error| invalid(vec![Violation::new("/tenant_id", error.to_string())]))?;
-    let directory = directory()?;
+    let directory = stray::directory()?;
     once(call.world, &directory, request, async {
         let now = call.world.now();
         let made = call
@@ -190,11 +190,4 @@ pub async fn revoke_key<W: World>(call: &Call<'_, W>) -> Result<Response, Proble
 
 fn tenant_id<W>(call: &Call<'_, W>) -> Result<TenantId, Problem> {
     TenantId::parse(call.param(0)).map_err(|_| Problem::not_found())
-}
-
-fn directory() -> Result<TenantId, Fault> {
-    TenantId::reserved(DIRECTORY).ok_or_else(|| Fault {
-        retryable: false,
-        ..Fault::new("name", DIRECTORY, "it is not reserved")
-    })
 }

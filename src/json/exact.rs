@@ -44,14 +44,18 @@ impl From<Value> for Json {
 
 impl Serialize for Json {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        RawValue::from_string(write(&self.0)).map_err(S::Error::custom)?.serialize(serializer)
+        RawValue::from_string(write(&self.0))
+            .map_err(S::Error::custom)?
+            .serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer)?;
-        read_stored(raw.get().as_bytes()).map(Self::new).map_err(|faults| D::Error::custom(sentence(&faults)))
+        read_stored(raw.get().as_bytes())
+            .map(Self::new)
+            .map_err(|faults| D::Error::custom(sentence(&faults)))
     }
 }
 

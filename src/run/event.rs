@@ -33,6 +33,8 @@ pub enum Event {
     #[serde(rename = "run.cancelled")]
     RunCancelled {
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        comment: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         request: Option<RequestRef>,
     },
 
@@ -42,13 +44,22 @@ pub enum Event {
     ToolRequested { tool: String, arguments: Json },
     /// A worker holds the step until `lease_until`. `token` fences off every earlier holder.
     #[serde(rename = "tool.claimed")]
-    ToolClaimed { attempt: u32, token: u64, lease_until: Timestamp, purpose: Purpose },
+    ToolClaimed {
+        attempt: u32,
+        token: u64,
+        lease_until: Timestamp,
+        purpose: Purpose,
+    },
     /// The holder is alive and needs longer.
     #[serde(rename = "tool.lease_extended")]
     ToolLeaseExtended { token: u64, lease_until: Timestamp },
     /// The holder was lost. Not an attempt of the tool; counted apart.
     #[serde(rename = "tool.lease_expired")]
-    ToolLeaseExpired { attempt: u32, token: u64, losses: u32 },
+    ToolLeaseExpired {
+        attempt: u32,
+        token: u64,
+        losses: u32,
+    },
     #[serde(rename = "tool.completed")]
     ToolCompleted {
         attempt: u32,
@@ -268,9 +279,10 @@ impl Event {
         // By way of text: `serde_json::to_value` would respell the exponents of numbers.
         let text = serde_json::to_string(self).map_err(|e| EventError(e.to_string()))?;
         match json::read(text.as_bytes()) {
-            Ok(Value::Object(members)) => {
-                members.into_iter().next().ok_or_else(|| EventError("it has no type".into()))
-            }
+            Ok(Value::Object(members)) => members
+                .into_iter()
+                .next()
+                .ok_or_else(|| EventError("it has no type".into())),
             Ok(_) => Err(EventError("it is not an object".into())),
             Err(faults) => Err(EventError(json::sentence(&faults))),
         }

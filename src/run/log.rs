@@ -70,7 +70,13 @@ impl Recorded {
         step: Option<u32>,
         event: Event,
     ) -> Result<Self, EventError> {
-        let mut recorded = Self { at, step, event, hash: String::new(), bytes: 0 };
+        let mut recorded = Self {
+            at,
+            step,
+            event,
+            hash: String::new(),
+            bytes: 0,
+        };
         let (seq, prev_hash) = previous;
         let envelope = recorded.unhashed_entry(identity, seq.saturating_add(1), prev_hash)?;
         recorded.hash = sha256_hex(json::canonical(&envelope).as_bytes());
@@ -79,12 +85,21 @@ impl Recorded {
 
     /// The key of the entry's envelope.
     pub fn idempotency_key(&self, run_id: &RunId) -> String {
-        let payload = self.event.parts().map(|(_, payload)| payload).unwrap_or_default();
+        let payload = self
+            .event
+            .parts()
+            .map(|(_, payload)| payload)
+            .unwrap_or_default();
         envelope::idempotency_key(run_id, self.step, &payload)
     }
 
     /// The entry as a client reads it: an envelope with `seq`, `prev_hash` and `hash`.
-    pub fn entry(&self, identity: &Identity, seq: u64, prev_hash: &str) -> Result<Value, EventError> {
+    pub fn entry(
+        &self,
+        identity: &Identity,
+        seq: u64,
+        prev_hash: &str,
+    ) -> Result<Value, EventError> {
         let mut entry = self.unhashed_entry(identity, seq, prev_hash)?;
         if let Value::Object(members) = &mut entry {
             members.insert("hash".into(), Value::String(self.hash.clone()));
@@ -136,13 +151,19 @@ pub fn rows(
     for (offset, recorded) in entries.iter_mut().enumerate() {
         let text = serde_json::to_string(recorded).map_err(|e| EventError(e.to_string()))?;
         recorded.bytes = text.len();
-        let fits = rows.last().is_some_and(|(_, _, bytes)| bytes + text.len() < ROW_BYTES_MAX / 2);
+        let fits = rows
+            .last()
+            .is_some_and(|(_, _, bytes)| bytes + text.len() < ROW_BYTES_MAX / 2);
         match rows.last_mut() {
             Some((_, texts, bytes)) if fits => {
                 *bytes += text.len();
                 texts.push(text);
             }
-            _ => rows.push((first_seq.saturating_add(offset as u64), vec![text.clone()], text.len())),
+            _ => rows.push((
+                first_seq.saturating_add(offset as u64),
+                vec![text.clone()],
+                text.len(),
+            )),
         }
     }
     let last = rows.len().saturating_sub(1);
@@ -150,7 +171,8 @@ pub fn rows(
         .enumerate()
         .map(|(number, (seq, texts, _))| {
             let raw = |text: String| {
-                serde_json::value::RawValue::from_string(text).map_err(|e| EventError(e.to_string()))
+                serde_json::value::RawValue::from_string(text)
+                    .map_err(|e| EventError(e.to_string()))
             };
             let body = RowBody {
                 v: ROW_VERSION,
@@ -173,11 +195,17 @@ pub struct ReadRow {
 }
 
 pub fn read_row(row: &Row) -> Result<ReadRow, Corrupt> {
-    let corrupt = |message: String| Corrupt { seq: row.seq, message };
+    let corrupt = |message: String| Corrupt {
+        seq: row.seq,
+        message,
+    };
     let body: RowBody<Vec<Box<serde_json::value::RawValue>>> =
         serde_json::from_str(&row.body).map_err(|e| corrupt(e.to_string()))?;
     if body.v != ROW_VERSION {
-        return Err(corrupt(format!("stored form {} is not known to this release", body.v)));
+        return Err(corrupt(format!(
+            "stored form {} is not known to this release",
+            body.v
+        )));
     }
     let mut entries = Vec::with_capacity(body.entries.len());
     for raw in body.entries {
@@ -186,7 +214,12 @@ pub fn read_row(row: &Row) -> Result<ReadRow, Corrupt> {
         recorded.bytes = raw.get().len();
         entries.push(recorded);
     }
-    Ok(ReadRow { seq: row.seq, identity: body.run, more: body.more, entries })
+    Ok(ReadRow {
+        seq: row.seq,
+        identity: body.run,
+        more: body.more,
+        entries,
+    })
 }
 
 /// Folds a whole log. `None` where there is none.
@@ -199,16 +232,16 @@ pub fn fold_first_turn(rows: &[Row]) -> Result<Option<State>, Corrupt> {
     fold_while(rows, |read| read.more)
 }
 
-fn fold_while(
-    rows: &[Row],
-    goes_on: impl Fn(&ReadRow) -> bool,
-) -> Result<Option<State>, Corrupt> {
+fn fold_while(rows: &[Row], goes_on: impl Fn(&ReadRow) -> bool) -> Result<Option<State>, Corrupt> {
     let mut state: Option<State> = None;
     for row in rows {
         let read = read_row(row)?;
         let next = state.as_ref().map_or(1, |s| s.seq.saturating_add(1));
         if read.seq != next {
-            return Err(Corrupt { seq: next, message: format!("the next row starts at {}", read.seq) });
+            return Err(Corrupt {
+                seq: next,
+                message: format!("the next row starts at {}", read.seq),
+            });
         }
         for recorded in &read.entries {
             if state.is_none() {
@@ -227,8 +260,13 @@ fn fold_while(
 
 /// The empty state that a log's first entry is applied to.
 pub fn first_state(identity: &Option<Identity>, recorded: &Recorded) -> Result<State, Corrupt> {
-    let corrupt = |message: &str| Corrupt { seq: 1, message: message.to_owned() };
-    let identity = identity.clone().ok_or_else(|| corrupt("the first row names no run"))?;
+    let corrupt = |message: &str| Corrupt {
+        seq: 1,
+        message: message.to_owned(),
+    };
+    let identity = identity
+        .clone()
+        .ok_or_else(|| corrupt("the first row names no run"))?;
     match &recorded.event {
         Event::RunCreated(created) => State::new(identity, (**created).clone(), recorded.at),
         _ => Err(corrupt("the log does not begin with run.created")),

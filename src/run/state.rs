@@ -168,15 +168,22 @@ impl State {
     }
 
     pub fn steps_indexed(&self) -> impl Iterator<Item = (u32, &Step)> {
-        self.steps.iter().enumerate().map(|(index, step)| (index as u32, step))
+        self.steps
+            .iter()
+            .enumerate()
+            .map(|(index, step)| (index as u32, step))
     }
 
     pub fn dead_letter(&self, id: &DeadLetterId) -> Option<&DeadLetter> {
-        self.dead_letters.iter().find(|letter| &letter.dead_letter_id == id)
+        self.dead_letters
+            .iter()
+            .find(|letter| &letter.dead_letter_id == id)
     }
 
     pub fn open_dead_letters(&self) -> impl Iterator<Item = &DeadLetter> {
-        self.dead_letters.iter().filter(|letter| letter.settled.is_none())
+        self.dead_letters
+            .iter()
+            .filter(|letter| letter.settled.is_none())
     }
 
     /// The pinned tool of a step.
@@ -186,7 +193,10 @@ impl State {
 
     /// When the run must have ended.
     pub fn deadline(&self) -> Option<Timestamp> {
-        self.agent.limits.deadline_ms.map(|ms| self.created_at.plus_ms(ms))
+        self.agent
+            .limits
+            .deadline_ms
+            .map(|ms| self.created_at.plus_ms(ms))
     }
 
     /// The first failure that ends the run once nothing is under way any more.
@@ -208,7 +218,10 @@ impl State {
     pub fn apply(&mut self, recorded: &Recorded) -> Result<(), Corrupt> {
         let seq = self.seq.saturating_add(1);
         let at = recorded.at;
-        let corrupt = |message: &str| Corrupt { seq, message: message.to_owned() };
+        let corrupt = |message: &str| Corrupt {
+            seq,
+            message: message.to_owned(),
+        };
         if self.ended_at.is_some() {
             return Err(corrupt("an entry follows the end of the run"));
         }
@@ -225,20 +238,33 @@ impl State {
                 self.error = Some(error.clone());
                 self.end(Status::Failed, at);
             }
-            Event::RunCancelled { request } => {
+            Event::RunCancelled { request, .. } => {
                 self.remember(request.as_ref(), None);
                 self.end(Status::Cancelled, at);
             }
             Event::PlanCompleted { output } => {
-                self.planner_end = Some(PlannerEnd::Completed { output: output.clone() });
+                self.planner_end = Some(PlannerEnd::Completed {
+                    output: output.clone(),
+                });
             }
             Event::PlanFailed { message } => {
-                self.planner_end = Some(PlannerEnd::Failed { message: message.clone() });
+                self.planner_end = Some(PlannerEnd::Failed {
+                    message: message.clone(),
+                });
             }
-            Event::DeadLetterOpened { dead_letter_id, reason, message, errors } => {
-                let step_index = recorded.step.ok_or_else(|| corrupt("a dead letter without a step"))?;
+            Event::DeadLetterOpened {
+                dead_letter_id,
+                reason,
+                message,
+                errors,
+            } => {
+                let step_index = recorded
+                    .step
+                    .ok_or_else(|| corrupt("a dead letter without a step"))?;
                 let step = self.step_mut(recorded, seq)?;
-                step.phase = Phase::DeadLettered { dead_letter_id: dead_letter_id.clone() };
+                step.phase = Phase::DeadLettered {
+                    dead_letter_id: dead_letter_id.clone(),
+                };
                 let letter = DeadLetter {
                     dead_letter_id: dead_letter_id.clone(),
                     step_index,
@@ -252,7 +278,11 @@ impl State {
                 };
                 self.dead_letters.push(letter);
             }
-            Event::DeadLetterSettled { dead_letter_id, settlement, request } => {
+            Event::DeadLetterSettled {
+                dead_letter_id,
+                settlement,
+                request,
+            } => {
                 self.remember(request.as_ref(), Some(dead_letter_id));
                 self.settle_dead_letter(recorded, seq, dead_letter_id, settlement)?;
             }
@@ -263,12 +293,22 @@ impl State {
                     self.steps.push(Step::new(id, "tool", Some(tool.clone())));
                 }
                 let step = self.step_mut(recorded, seq)?;
-                step.request =
-                    Some(Request { tool: tool.clone(), arguments: arguments.clone(), idempotency_key, at, seq });
+                step.request = Some(Request {
+                    tool: tool.clone(),
+                    arguments: arguments.clone(),
+                    idempotency_key,
+                    at,
+                    seq,
+                });
                 step.purpose = Purpose::Call;
                 step.phase = Phase::Ready { since: at };
             }
-            Event::ToolClaimed { attempt, token, lease_until, purpose } => {
+            Event::ToolClaimed {
+                attempt,
+                token,
+                lease_until,
+                purpose,
+            } => {
                 self.token = *token;
                 if *purpose == Purpose::Call {
                     self.tool_calls = self.tool_calls.saturating_add(1);
@@ -278,8 +318,12 @@ impl State {
                     Purpose::Call => step.attempt = *attempt,
                     Purpose::Verify => step.verifications = step.verifications.saturating_add(1),
                 }
-                let lease =
-                    Lease { token: *token, granted_at: at, until: *lease_until, purpose: *purpose };
+                let lease = Lease {
+                    token: *token,
+                    granted_at: at,
+                    until: *lease_until,
+                    purpose: *purpose,
+                };
                 step.phase = Phase::Running { lease };
             }
             Event::ToolLeaseExtended { token, lease_until } => {
@@ -295,14 +339,29 @@ impl State {
                 step.phase = Phase::Ready { since: at };
                 step.note(at, "worker_lost", None, None);
             }
-            Event::ToolCompleted { result, status_code, .. } => {
+            Event::ToolCompleted {
+                result,
+                status_code,
+                ..
+            } => {
                 let step = self.step_mut(recorded, seq)?;
                 step.note(at, "completed", *status_code, None);
                 step.finish(Phase::Completed, result.clone());
             }
-            Event::ToolRetryScheduled { error, wait_ms, retry_at, purpose, .. } => {
+            Event::ToolRetryScheduled {
+                error,
+                wait_ms,
+                retry_at,
+                purpose,
+                ..
+            } => {
                 let step = self.step_mut(recorded, seq)?;
-                step.note(at, "retry_scheduled", error.status_code, Some(&error.message));
+                step.note(
+                    at,
+                    "retry_scheduled",
+                    error.status_code,
+                    Some(&error.message),
+                );
                 step.losses = 0;
                 step.previous_wait_ms = Some(*wait_ms);
                 step.error = Some(error.clone());
@@ -318,21 +377,34 @@ impl State {
             }
             Event::ToolOutcomeUnknown { error, .. } => {
                 let step = self.step_mut(recorded, seq)?;
-                step.note(at, "outcome_unknown", error.status_code, Some(&error.message));
+                step.note(
+                    at,
+                    "outcome_unknown",
+                    error.status_code,
+                    Some(&error.message),
+                );
                 step.losses = 0;
                 step.error = Some(error.clone());
                 step.purpose = Purpose::Verify;
                 step.verifications = 0;
                 step.phase = Phase::Ready { since: at };
             }
-            Event::WaitStarted { kind: WaitKind::Sleep, until } => {
+            Event::WaitStarted {
+                kind: WaitKind::Sleep,
+                until,
+            } => {
                 self.step_mut(recorded, seq)?.phase = Phase::Sleeping { until: *until };
             }
-            Event::WaitEnded { kind: WaitKind::Sleep } | Event::EventEmitted { .. } => {
-                self.step_mut(recorded, seq)?.finish(Phase::Completed, Json::null());
+            Event::WaitEnded {
+                kind: WaitKind::Sleep,
+            }
+            | Event::EventEmitted { .. } => {
+                self.step_mut(recorded, seq)?
+                    .finish(Phase::Completed, Json::null());
             }
             Event::StepSkipped { .. } => {
-                self.step_mut(recorded, seq)?.finish(Phase::Skipped, Json::null());
+                self.step_mut(recorded, seq)?
+                    .finish(Phase::Skipped, Json::null());
             }
             Event::StepCancelled {} => self.step_mut(recorded, seq)?.phase = Phase::Cancelled,
         }
@@ -361,11 +433,15 @@ impl State {
             .iter_mut()
             .find(|letter| &letter.dead_letter_id == dead_letter_id && letter.settled.is_none())
             .ok_or_else(|| corrupt("a dead letter is settled that is not open".into()))?;
-        letter.settled = Some(Settled { at, settlement: settlement.clone() });
+        letter.settled = Some(Settled {
+            at,
+            settlement: settlement.clone(),
+        });
         let (reason, message) = (letter.reason, letter.message.clone());
         if let Settlement::Redelivered { tools, .. } = settlement {
             for (name, pinned) in tools {
-                self.tools.insert(name.clone(), pin(name, pinned).map_err(corrupt)?);
+                self.tools
+                    .insert(name.clone(), pin(name, pinned).map_err(corrupt)?);
             }
         }
         let step = self.step_mut(recorded, seq)?;
@@ -449,7 +525,10 @@ impl State {
         recorded
             .step
             .and_then(|index| self.steps.get_mut(index as usize))
-            .ok_or_else(|| Corrupt { seq, message: format!("no step {:?}", recorded.step) })
+            .ok_or_else(|| Corrupt {
+                seq,
+                message: format!("no step {:?}", recorded.step),
+            })
     }
 }
 
@@ -461,7 +540,13 @@ impl Step {
         self.losses = 0;
     }
 
-    fn note(&mut self, at: Timestamp, outcome: &str, status_code: Option<u16>, error: Option<&str>) {
+    fn note(
+        &mut self,
+        at: Timestamp,
+        outcome: &str,
+        status_code: Option<u16>,
+        error: Option<&str>,
+    ) {
         if self.history.len() >= HISTORY_MAX {
             self.history.remove(0);
         }
@@ -478,5 +563,9 @@ fn pin(name: &str, pinned: &PinnedTool) -> Result<Pinned, String> {
     let definition: &Value = &pinned.definition;
     let tool = Tool::parse(definition)
         .map_err(|e| format!("the pinned tool {name}: {}", crate::json::sentence(&e)))?;
-    Ok(Pinned { version: pinned.version, tool, definition: pinned.definition.clone() })
+    Ok(Pinned {
+        version: pinned.version,
+        tool,
+        definition: pinned.definition.clone(),
+    })
 }

@@ -40,15 +40,25 @@ pub enum Phase {
     /// Its turn has not come: it is woken by the steps it needs.
     Pending,
     /// It wants a worker: woken by a queue message, and by the alarm if that is lost.
-    Ready { since: Timestamp },
+    Ready {
+        since: Timestamp,
+    },
     /// A worker holds it: woken by the worker's report, and by the alarm when the lease ends.
-    Running { lease: Lease },
+    Running {
+        lease: Lease,
+    },
     /// Woken by the alarm at `at`.
-    Retrying { at: Timestamp },
+    Retrying {
+        at: Timestamp,
+    },
     /// Woken by the alarm at `until`.
-    Sleeping { until: Timestamp },
+    Sleeping {
+        until: Timestamp,
+    },
     /// Woken by a person who settles the dead letter.
-    DeadLettered { dead_letter_id: DeadLetterId },
+    DeadLettered {
+        dead_letter_id: DeadLetterId,
+    },
     Completed,
     Failed,
     Skipped,
@@ -137,12 +147,18 @@ impl Step {
 
     /// Whether the steps that need this one may go on.
     pub fn is_done(&self) -> bool {
-        matches!(self.phase, Phase::Completed | Phase::Failed | Phase::Skipped | Phase::Cancelled)
+        matches!(
+            self.phase,
+            Phase::Completed | Phase::Failed | Phase::Skipped | Phase::Cancelled
+        )
     }
 
     /// Whether a worker has it, or is about to.
     pub fn is_active(&self) -> bool {
-        matches!(self.phase, Phase::Ready { .. } | Phase::Running { .. } | Phase::Retrying { .. })
+        matches!(
+            self.phase,
+            Phase::Ready { .. } | Phase::Running { .. } | Phase::Retrying { .. }
+        )
     }
 
     pub fn lease(&self) -> Option<&Lease> {
@@ -155,7 +171,11 @@ impl Step {
     /// The number that the next call of the tool bears. A lost worker's attempt is made again under
     /// its own number.
     pub fn next_attempt(&self) -> u32 {
-        if self.losses > 0 && self.attempt > 0 { self.attempt } else { self.attempt.saturating_add(1) }
+        if self.losses > 0 && self.attempt > 0 {
+            self.attempt
+        } else {
+            self.attempt.saturating_add(1)
+        }
     }
 
     /// Attempts that count against the retry policy.
@@ -180,6 +200,8 @@ impl Step {
 
 impl DeadLetter {
     pub fn status(&self) -> &'static str {
-        self.settled.as_ref().map_or("open", |settled| settled.settlement.status())
+        self.settled
+            .as_ref()
+            .map_or("open", |settled| settled.settlement.status())
     }
 }

@@ -115,10 +115,19 @@ pub fn run(state: &State) -> RunView<'_> {
         created_at: state.created_at,
         updated_at: state.updated_at,
         ended_at: state.ended_at,
-        steps: state.steps_indexed().map(|(index, step)| step_view(index, step)).collect(),
-        waiting_for: state.steps_indexed().filter_map(|(i, step)| waiting_for(i, step)).collect(),
+        steps: state
+            .steps_indexed()
+            .map(|(index, step)| step_view(index, step))
+            .collect(),
+        waiting_for: state
+            .steps_indexed()
+            .filter_map(|(i, step)| waiting_for(i, step))
+            .collect(),
         usage: Usage {
-            active_ms: until.ms_since(state.created_at).saturating_sub(waiting_ms).max(0),
+            active_ms: until
+                .ms_since(state.created_at)
+                .saturating_sub(waiting_ms)
+                .max(0),
             waiting_ms,
             tool_calls: state.tool_calls,
             model_calls: 0,
@@ -136,7 +145,10 @@ fn step_view(step_index: u32, step: &Step) -> StepView<'_> {
         name: step.name.as_deref(),
         status: step.status(),
         attempts: step.attempt,
-        idempotency_key: step.request.as_ref().map(|request| request.idempotency_key.as_str()),
+        idempotency_key: step
+            .request
+            .as_ref()
+            .map(|request| request.idempotency_key.as_str()),
         result: &step.result,
         error: step.error.as_ref(),
     }
@@ -149,7 +161,12 @@ fn waiting_for(step_index: u32, step: &Step) -> Option<WaitingFor<'_>> {
         Phase::DeadLettered { dead_letter_id } => ("dead_letter", Some(dead_letter_id), None),
         _ => return None,
     };
-    Some(WaitingFor { kind, step_index, dead_letter_id, until })
+    Some(WaitingFor {
+        kind,
+        step_index,
+        dead_letter_id,
+        until,
+    })
 }
 
 pub fn dead_letter<'a>(state: &'a State, letter: &'a DeadLetter) -> DeadLetterView<'a> {
@@ -163,7 +180,10 @@ pub fn dead_letter<'a>(state: &'a State, letter: &'a DeadLetter) -> DeadLetterVi
         step_index: letter.step_index,
         idempotency_key: &request.idempotency_key,
         timestamp: request.at,
-        payload: PayloadView { tool: &request.tool, arguments: &request.arguments },
+        payload: PayloadView {
+            tool: &request.tool,
+            arguments: &request.arguments,
+        },
     });
     DeadLetterView {
         dead_letter_id: &letter.dead_letter_id,
@@ -196,7 +216,10 @@ pub fn entries(
             let seq = read.seq.saturating_add(offset as u64);
             if seq > after && page.len() < limit {
                 let entry = recorded.entry(identity, seq, &prev_hash);
-                page.push(entry.map_err(|e| Corrupt { seq, message: e.to_string() })?);
+                page.push(entry.map_err(|e| Corrupt {
+                    seq,
+                    message: e.to_string(),
+                })?);
             }
             prev_hash.clone_from(&recorded.hash);
         }
@@ -207,6 +230,9 @@ pub fn entries(
 impl DeadLetterView<'_> {
     /// For lists: the whole letter is read by its id.
     pub fn without_envelope(self) -> Self {
-        Self { envelope: None, ..self }
+        Self {
+            envelope: None,
+            ..self
+        }
     }
 }

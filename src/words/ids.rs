@@ -177,7 +177,9 @@ word!(
 impl TenantId {
     /// A name the engine keeps for itself: `_` and then a name. No client can make such a tenant.
     pub fn reserved(name: &str) -> Option<Self> {
-        name.strip_prefix('_').filter(|rest| is_name(rest)).map(|_| Self(name.to_owned()))
+        name.strip_prefix('_')
+            .filter(|rest| is_name(rest))
+            .map(|_| Self(name.to_owned()))
     }
 }
 

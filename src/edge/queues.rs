@@ -1,0 +1,89 @@
+//! Queues: text bodies both ways, one message at a time.
+use crate::edge::js::{self, Fault};
+use js_sys::{Array, Object, Promise};
+use wasm_bindgen::{JsCast, JsValue, prelude::wasm_bindgen};
+
+#[wasm_bindgen]
+extern "C" {
+    pub type Queue;
+
+    #[wasm_bindgen(method, catch, js_name = send)]
+    fn send_raw(this: &Queue, body: &JsValue, options: &Object) -> Result<Promise, JsValue>;
+
+    #[wasm_bindgen(method, catch, js_name = sendBatch)]
+    fn send_batch_raw(this: &Queue, messages: &Array, options: &Object)
+    -> Result<Promise, JsValue>;
+}
+
+/// A text message; `delay` in seconds.
+pub struct Outgoing<'a> {
+    pub body: &'a str,
+    pub delay: Option<u32>,
+}
+
+fn options(delay: Option<u32>) -> Result<Object, JsValue> {
+    let options = Object::new();
+    js::set(&options, "contentType", &"text".into())?;
+    if let Some(seconds) = delay {
+        js::set(&options, "delaySeconds", &seconds.into())?;
+    }
+    Ok(options)
+}
+
+pub async fn send(queue: &Queue, message: &Outgoing<'_>) -> Result<(), Fault> {
+    let sent = queue.send_raw(&message.body.into(), &options(message.delay)?)?;
+    js::settled(sent).await.map(|_| ())
+}
+
+/// The caller keeps to 100 messages and 256,000 bytes.
+pub async fn send_batch(queue: &Queue, messages: &[Outgoing<'_>]) -> Result<(), Fault> {
+    let list = Array::new();
+    for message in messages {
+        let entry = options(message.delay)?;
+        js::set(&entry, "body", &message.body.into())?;
+        list.push(&entry);
+    }
+    let sent = queue.send_batch_raw(&list, &Object::new())?;
+    js::settled(sent).await.map(|_| ())
+}
+
+/// A delivered message, read without trust: a body that is not text is `None`.
+pub struct Delivery {
+    pub attempts: u32,
+    pub body: Option<String>,
+    message: worker_sys::Message,
+}
+
+impl Delivery {
+    /// The first of `ack` and `retry` wins.
+    pub fn ack(&self) {
+        let _ = self.message.ack();
+    }
+
+    pub fn retry(&self, delay_seconds: u32) {
+        let options = Object::new();
+        let _ = js::set(&options, "delaySeconds", &delay_seconds.into());
+        let _ = self.message.retry(options.into());
+    }
+}
+
+pub fn deliveries(batch: &worker_sys::MessageBatch) -> Result<Vec<Delivery>, Fault> {
+    let messages = batch.messages()?;
+    Ok(messages
+        .iter()
+        .map(|value| {
+            let message: worker_sys::Message = value.unchecked_into();
+            Delivery {
+                attempts: js::get(&message, "attempts")
+                    .and_then(|n| n.as_f64())
+                    .unwrap_or(1.0) as u32,
+                body: message.body().ok().and_then(|body| body.as_string()),
+                message,
+            }
+        })
+        .collect())
+}
+
+pub fn name(batch: &worker_sys::MessageBatch) -> String {
+    batch.queue().map(String::from).unwrap_or_default()
+}

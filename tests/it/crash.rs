@@ -1,0 +1,65 @@
+//! Every scenario with one fault at every port call: before its effect and after it, with the
+//! caller alive and dead. The flow touches the world only through its ports, so this is every place
+//! where it can break.
+
+use serde_json::{Value, json};
+
+use crate::support::scenario::{play, straight};
+use crate::support::world::{Planned, PlannedFault, Weather};
+
+fn scenarios() -> Vec<(&'static str, Value)> {
+    vec![
+        ("straight", straight("steady")),
+        ("once", straight("once")),
+        (
+            "verified",
+            json!({ "steps": [{ "id": "a", "tool": "once-verified", "arguments": {} },
+                              { "id": "b", "tool": "steady", "arguments": {} }] }),
+        ),
+        (
+            "wide",
+            json!({ "steps": [
+                { "id": "a", "tool": "steady", "arguments": {}, "depends_on": [] },
+                { "id": "b", "tool": "steady", "arguments": {}, "depends_on": [] },
+                { "id": "c", "sleep": "PT2S", "depends_on": [] },
+                { "id": "d", "tool": "steady", "arguments": {}, "depends_on": ["a", "b", "c"] },
+            ] }),
+        ),
+        (
+            "failing",
+            json!({ "steps": [
+                { "id": "a", "tool": "steady", "arguments": {}, "depends_on": [] },
+                { "id": "b", "tool": "reject", "arguments": {}, "depends_on": [], "on_failure": "fail" },
+                { "id": "c", "tool": "steady", "arguments": {} },
+            ] }),
+        ),
+        (
+            "dead letter",
+            json!({ "steps": [{ "id": "a", "tool": "reject", "arguments": {} }] }),
+        ),
+    ]
+}
+
+#[test]
+fn no_single_fault_breaks_a_promise() {
+    let mut tried = 0;
+    for (name, plan) in scenarios() {
+        let calls = {
+            let sim = play(1, vec![plan.clone()], Weather::CALM, None);
+            let calls = sim.0.borrow().port_calls;
+            calls
+        };
+        assert!(calls > 5, "{name} makes only {calls} port calls");
+        for at_call in 0..calls {
+            for fault in PlannedFault::ALL {
+                let planned = Planned { at_call, fault };
+                let played = std::panic::catch_unwind(|| {
+                    drop(play(1, vec![plan.clone()], Weather::CALM, Some(planned)));
+                });
+                assert!(played.is_ok(), "{name}: {planned:?}");
+                tried += 1;
+            }
+        }
+    }
+    println!("{tried} single faults");
+}

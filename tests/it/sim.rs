@@ -1,0 +1,71 @@
+//! Many runs in bad weather, by seed. A failure prints its seed; `SIM_SEED=<seed>` plays it alone.
+
+use crate::support::rng::Rng;
+use crate::support::scenario::{play, random_plan, straight};
+use crate::support::world::Weather;
+
+const SEEDS: u64 = 10_000;
+const RUNS: u64 = 3;
+
+fn play_seed(seed: u64) -> crate::support::world::Sim {
+    let mut rng = Rng::new(seed);
+    let plans = (0..RUNS).map(|_| random_plan(&mut rng)).collect();
+    play(seed, plans, Weather::STORM, None)
+}
+
+#[test]
+fn every_seed_keeps_every_promise() {
+    if let Ok(seed) = std::env::var("SIM_SEED") {
+        let sim = play_seed(seed.parse().expect("SIM_SEED is a number"));
+        for line in &sim.0.borrow().trace {
+            println!("{line}");
+        }
+        return;
+    }
+    let seeds = std::env::var("SIM_SEEDS").map_or(SEEDS, |text| text.parse().expect("a number"));
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get() as u64);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                for seed in (thread..seeds).step_by(threads as usize) {
+                    let played = std::panic::catch_unwind(|| drop(play_seed(seed)));
+                    assert!(
+                        played.is_ok(),
+                        "seed {seed} failed: play it with SIM_SEED={seed}"
+                    );
+                }
+            });
+        }
+    });
+    println!("{seeds} seeds of {RUNS} runs, first 0");
+}
+
+#[test]
+fn a_seed_is_the_whole_story() {
+    for seed in 0..20 {
+        let (once, again) = (play_seed(seed), play_seed(seed));
+        assert_eq!(once.0.borrow().trace, again.0.borrow().trace, "seed {seed}");
+        for (run_id, object) in &once.0.borrow().objects {
+            let other = again.0.borrow();
+            assert_eq!(
+                *object.disk.rows.borrow(),
+                *other.objects[run_id].disk.rows.borrow()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_straight_run_of_three_steps_costs_what_it_should() {
+    let sim = play(7, vec![straight("steady")], Weather::CALM, None);
+    let inner = sim.0.borrow();
+    let object = inner.objects.values().next().unwrap();
+    let counts = object.home.counts;
+    // start, claim, and one for each step's report; the last holds the end.
+    assert_eq!(counts.commits, 5, "{counts:?}");
+    assert_eq!(counts.rows_written, 5, "{counts:?}");
+    assert_eq!(counts.calls, 5, "{counts:?}");
+    assert_eq!(counts.work_messages, 1, "{counts:?}");
+    assert_eq!(counts.alarms_set, 1, "{counts:?}");
+    assert_eq!(inner.sink.seen.len(), 3);
+}

@@ -1,0 +1,5 @@
+pub mod invariants;
+pub mod rng;
+pub mod scenario;
+pub mod sink;
+pub mod world;

@@ -1,0 +1,160 @@
+//! What clients do in the simulated world.
+
+use std::collections::BTreeMap;
+
+use dormouse::flow::front::{self, Start};
+use dormouse::flow::sweep;
+use dormouse::json::{Json, Value};
+use dormouse::run::event::PinnedTool;
+use dormouse::words::TenantId;
+use serde_json::json;
+
+use super::invariants;
+use super::rng::Rng;
+use super::world::{Planned, Sim, Weather};
+
+const HOUR_MS: i64 = 3_600_000;
+const START_MS: i64 = 1_800_000_000_000;
+
+/// Starts `plans` in `weather`, lets it pass, and checks everything.
+pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Planned>) -> Sim {
+    let sim = Sim::new(seed, weather, planned);
+    sim.0.borrow_mut().tools = tools();
+    for plan in plans {
+        let world = sim.clone();
+        sim.spawn(async move {
+            let body =
+                json!({ "plan": plan, "input": { "order": 9007199254740993u64, "text": "é" } });
+            let tenant_id = TenantId::parse("acme").unwrap();
+            let start = Start {
+                tenant_id,
+                body,
+                request: None,
+                traceparent: None,
+            };
+            let started = front::start_run(&world, start).await;
+            let line = match started {
+                Ok(started) => format!("started {}", started.run_id),
+                Err(refused) => format!("not started: {refused:?}"),
+            };
+            dormouse::ports::World::log(&world, &line);
+        });
+    }
+    sim.run_until(START_MS + HOUR_MS);
+    sim.0.borrow_mut().weather = Weather { ..Weather::CALM };
+    // The longest wait that a plan or a policy asks for is far below this.
+    sim.run_until(START_MS + 48 * HOUR_MS);
+    let world = sim.clone();
+    sim.spawn(async move {
+        let tenant_id = TenantId::parse("acme").unwrap();
+        // The sweeper comes each minute; one planned fault may hit its first coming.
+        for _ in 0..2 {
+            if sweep::sweep(&world, &tenant_id, &[tenant_id.clone()])
+                .await
+                .is_err()
+            {
+                dormouse::ports::World::sleep(&world, 60_000).await;
+            }
+        }
+    });
+    sim.run_until(START_MS + 49 * HOUR_MS);
+    let inner = sim.0.borrow();
+    invariants::no_effect_twice(&inner);
+    invariants::no_run_is_lost(&inner);
+    invariants::dead_letters_are_true(&inner);
+    invariants::index_tells_the_truth(&inner);
+    for object in inner.objects.values() {
+        invariants::log_is_gapless_and_chained(object);
+    }
+    drop(inner);
+    sim
+}
+
+/// Three steps one after another.
+pub fn straight(tool: &str) -> Value {
+    json!({ "steps": [
+        { "id": "a", "tool": tool, "arguments": { "n": "{{ input.order }}" } },
+        { "id": "b", "tool": tool, "arguments": { "from": "{{ steps.a.result }}" } },
+        { "id": "c", "tool": tool, "arguments": { "text": "{{ input.text }}!" } },
+    ]})
+}
+
+/// A plan of a few steps of every kind, wired at random.
+pub fn random_plan(rng: &mut Rng) -> Value {
+    let count = 1 + rng.below(6);
+    let steps: Vec<Value> = (0..count).map(|index| random_step(rng, index)).collect();
+    json!({ "steps": steps })
+}
+
+fn random_step(rng: &mut Rng, index: u64) -> Value {
+    let mut step = match rng.below(12) {
+        0 => json!({ "sleep": format!("PT{}S", rng.below(90)) }),
+        1 => json!({ "emit": { "type": "order.placed", "data": { "n": "{{ input.order }}" } } }),
+        2 => json!({ "tool": "once", "arguments": { "n": index } }),
+        3 => json!({ "tool": "once-verified", "arguments": { "n": index } }),
+        4 => json!({ "tool": "reject", "arguments": {}, "on_failure": "continue" }),
+        5 => {
+            json!({ "tool": "typed", "arguments": { "n": if rng.percent(80) { json!(1) } else { json!("x") } } })
+        }
+        6 => {
+            json!({ "tool": "flaky", "arguments": { "n": index }, "when": "{{ input.text == 'é' }}" })
+        }
+        7 => {
+            json!({ "tool": "steady", "arguments": { "n": index }, "when": "{{ input.text == 'x' }}" })
+        }
+        8 if rng.percent(15) => json!({ "tool": trouble(rng), "arguments": {} }),
+        9 => {
+            json!({ "tool": "reject", "arguments": {}, "on_failure": if rng.percent(20) { "fail" } else { "continue" } })
+        }
+        _ => json!({ "tool": "flaky", "arguments": { "n": index, "order": "{{ input.order }}" } }),
+    };
+    step["id"] = json!(format!("s{index}"));
+    if rng.percent(50) {
+        let needs: Vec<String> = (0..index)
+            .filter(|_| rng.percent(40))
+            .map(|need| format!("s{need}"))
+            .collect();
+        step["depends_on"] = json!(needs);
+    }
+    step
+}
+
+fn trouble(rng: &mut Rng) -> &'static str {
+    ["reject", "garbage", "missing"][rng.below(3) as usize]
+}
+
+/// The tools of the simulated tenant. Their names say how they behave.
+fn tools() -> BTreeMap<String, PinnedTool> {
+    let tool = |name: &str, more: Value| {
+        let mut definition = json!({
+            "description": name,
+            "parameters": { "type": "object" },
+            "http": { "method": "POST", "url": format!("https://tools.example/{name}"),
+                      "headers": { "Authorization": "Bearer {{ secrets.KEY }}" } },
+            "retry": { "max_attempts": 8, "base": "PT0.1S", "max_wait": "PT5S" }
+        });
+        for (member, value) in more.as_object().unwrap() {
+            definition[member] = value.clone();
+        }
+        let pinned = PinnedTool {
+            version: 1,
+            definition: Json::new(definition),
+        };
+        (name.to_owned(), pinned)
+    };
+    let verify = json!({ "http": { "method": "GET", "url": "https://tools.example/verify-once" } });
+    let typed = json!({ "type": "object", "properties": { "n": { "type": "integer" } } });
+    BTreeMap::from([
+        tool("steady", json!({})),
+        tool("flaky", json!({})),
+        tool("read", json!({ "effect": "read" })),
+        tool("once", json!({ "effect": "at_most_once" })),
+        tool(
+            "once-verified",
+            json!({ "effect": "at_most_once", "verify": verify }),
+        ),
+        tool("typed", json!({ "parameters": typed })),
+        tool("reject", json!({})),
+        tool("garbage", json!({})),
+    ])
+}
