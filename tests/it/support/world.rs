@@ -495,7 +495,8 @@ impl Inner {
             );
         }
         let armed = self.armed.contains_key(run_id);
-        invariants::after_turn(&self.objects[run_id], armed);
+        let thorough = self.rng.percent(20);
+        invariants::after_turn(&self.objects[run_id], armed, thorough);
     }
 
     fn redeliver(&mut self, queue: usize, body: String, attempts: u32, after_ms: i64) {
