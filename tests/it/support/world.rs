@@ -695,10 +695,6 @@ impl World for Sim {
         (name == "KEY").then(|| "canary-7f3".to_owned())
     }
 
-    fn origin(&self) -> String {
-        "http://sim".into()
-    }
-
     async fn sleep(&self, ms: i64) {
         self.pause(ms).await;
     }
