@@ -81,8 +81,6 @@ pub trait World {
     /// Makes one HTTP call of a tool, within its timeout.
     fn call_tool(&self, request: &OutboundRequest) -> impl Future<Output = Answer>;
     fn secret(&self, tenant_id: &TenantId, name: &str) -> Option<String>;
-    /// Where a tool calls back: the public origin of this deployment.
-    fn origin(&self) -> String;
     fn sleep(&self, ms: i64) -> impl Future<Output = ()>;
     /// Whether every settled outcome is kept in KV, or only one the run could not be told.
     fn keeps_every_outcome(&self) -> bool;
@@ -219,6 +217,8 @@ pub struct Projection {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub ended_at: Option<Timestamp>,
+    /// Until when nothing need be heard of the run: the sweeper does not ask before.
+    pub quiet_until: Option<Timestamp>,
     pub dead_letters: Vec<ProjectedDeadLetter>,
 }
 

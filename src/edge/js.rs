@@ -162,3 +162,14 @@ pub async fn call_method(
         .await
         .map(drop)
 }
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(catch, js_namespace = JSON, js_name = stringify)]
+    fn stringify_raw(value: &JsValue) -> Result<JsValue, JsValue>;
+}
+
+/// As JSON text, where it has any.
+pub fn stringify(value: &JsValue) -> Option<String> {
+    stringify_raw(value).ok()?.as_string()
+}

@@ -40,19 +40,15 @@ extern "C" {
 pub struct Edge {
     pub env: JsValue,
     pub config: Config,
-    /// The origin that the client used, for callbacks.
-    origin: String,
     drawn: Cell<u64>,
 }
 
 impl Edge {
-    pub fn new(env: JsValue, origin: Option<String>) -> Self {
+    pub fn new(env: JsValue) -> Self {
         let config = Config::read(&env);
-        let origin = config.public_origin.clone().or(origin);
         Self {
             env,
             config,
-            origin: origin.unwrap_or_else(|| "http://localhost".to_owned()),
             drawn: Cell::new(0),
         }
     }
@@ -194,10 +190,6 @@ impl World for Edge {
 
     fn secret(&self, tenant_id: &TenantId, name: &str) -> Option<String> {
         config::tenant_secret(&self.env, tenant_id.as_str(), name)
-    }
-
-    fn origin(&self) -> String {
-        self.origin.clone()
     }
 
     async fn sleep(&self, ms: i64) {

@@ -15,7 +15,7 @@ use crate::json::Json;
 use crate::outbox::{self, Sent};
 use crate::ports::{Fault, ProjectedDeadLetter, Projection, RunAnswer, RunCall, RunOp, RunResult};
 use crate::run::event::RunCreated;
-use crate::run::{Corrupt, DeadLetter, Identity, Row, State, log, view};
+use crate::run::{Corrupt, DeadLetter, Identity, Row, State, Status, log, view};
 use crate::words::Timestamp;
 use crate::words::limits::LIST_LIMIT_MAX;
 
@@ -645,7 +645,18 @@ pub fn projection(state: &State) -> Projection {
         created_at: state.created_at,
         updated_at: state.updated_at,
         ended_at: state.ended_at,
+        quiet_until: quiet_until(state),
         dead_letters,
+    }
+}
+
+/// A run that only a person can move is asked once a day all the same.
+fn quiet_until(state: &State) -> Option<Timestamp> {
+    const DAY_MS: i64 = 86_400_000;
+    match state.status {
+        Status::Blocked => Some(state.updated_at.plus_ms(DAY_MS)),
+        Status::Waiting => outbox::wake_at(state, &Sent::default()),
+        _ => None,
     }
 }
 

@@ -4,16 +4,22 @@
 //! the claim is the permission; the report is accepted only under the claim's token. So a message
 //! may come twice, late or never, and a worker may die anywhere.
 
+use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::task::Poll;
 
 use futures::future::{Either, select};
+use futures::stream::{FuturesUnordered, StreamExt};
 use serde::{Deserialize, Serialize};
 
-use crate::decide::{Assignment, Claim, ClaimReply, Extend, Report, Settle, TurnedAway};
+use crate::decide::{Assignment, Claim, ClaimReply, Extend, Refusal, Report, Settle};
 use crate::envelope::{Door, accept};
 use crate::json::{self, Json, Value, Violation};
 use crate::outbox::WorkMessage;
-use crate::ports::{Failpoint, Fault, Projection, RunAnswer, RunCall, RunOp, RunResult, World};
+use crate::ports::{
+    Failpoint, Fault, Projection, RunAnswer, RunCall, RunOp, RunResult, TenantAnswer, TenantCall,
+    World,
+};
 use crate::run::event::{DeadLetterReason, Purpose, StepError};
 use crate::schema;
 use crate::tool::{
@@ -67,18 +73,57 @@ async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault>
     if delivery.attempts > 1 && deliver_put_aside(world, &step).await? {
         return Ok(());
     }
-    let mut next = claim(world, &step).await?;
+    // Outcomes on their way to the cache. They go beside the work: a step that was granted with the
+    // last report must not wait for them while its lease runs.
+    let mut asides = FuturesUnordered::new();
+    let mut next = match claim(world, &step).await? {
+        Claimed::Granted(assignment) => Some(*assignment),
+        Claimed::Nothing => None,
+        Claimed::NoTenant => {
+            let errors = vec![Violation::new("/tenant_id", "there is no such tenant")];
+            return stray::keep_message(world, delivery.body, errors)
+                .await
+                .map(drop);
+        }
+    };
     while let Some(assignment) = next {
         world.pass(Failpoint::ConsumerClaimed).await?;
-        let report = match put_aside(world, &assignment).await {
-            Some(report) => report,
-            None => act(world, &assignment).await,
-        };
+        let report = beside(&mut asides, find_or_act(world, &assignment)).await;
         world.pass(Failpoint::ConsumerAfterTool).await?;
-        next = settle(world, &assignment, report).await?;
+        if world.keeps_every_outcome() {
+            let (assignment, report) = (assignment.clone(), report.clone());
+            asides.push(async move {
+                if let Err(fault) = set_aside(world, &assignment, &report).await {
+                    world.log(&format!("an outcome was not cached: {fault}"));
+                }
+            });
+        }
+        next = beside(&mut asides, settle(world, &assignment, report)).await?;
         world.pass(Failpoint::ConsumerSettled).await?;
     }
+    while asides.next().await.is_some() {}
     Ok(())
+}
+
+/// Waits for `main`, and lets `asides` get on meanwhile.
+async fn beside<T, F: Future<Output = ()>>(
+    asides: &mut FuturesUnordered<F>,
+    main: impl Future<Output = T>,
+) -> T {
+    let mut main = pin!(main);
+    poll_fn(|context| {
+        while let Poll::Ready(Some(())) = asides.poll_next_unpin(context) {}
+        main.as_mut().poll(context)
+    })
+    .await
+}
+
+/// The outcome that a lost worker put aside, or else a new one.
+async fn find_or_act<W: World>(world: &W, assignment: &Assignment) -> Report {
+    match put_aside(world, assignment).await {
+        Some(report) => report,
+        None => act(world, assignment).await,
+    }
 }
 
 /// Takes a message that its queue gave up on. A step's is not lost by that, because its run sends it
@@ -145,7 +190,14 @@ fn read_message<W: World>(world: &W, body: &str) -> Result<StepRef, Vec<Violatio
     }
 }
 
-async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Option<Assignment>, Fault> {
+/// What a claim led to.
+enum Claimed {
+    Granted(Box<Assignment>),
+    Nothing,
+    NoTenant,
+}
+
+async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Claimed, Fault> {
     let answer = ask(
         world,
         &step.tenant_id,
@@ -153,14 +205,12 @@ async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Option<Assignment>
         RunOp::Claim(step.claim.clone()),
     )
     .await?;
-    let granted = match answer.result {
-        Ok(RunResult::Claim(ClaimReply::Granted(assignment))) => Some(*assignment),
-        Ok(RunResult::Claim(ClaimReply::TurnedAway(why))) => {
-            if why == TurnedAway::Stale {
-                world.log(&format!("a stale message of {} was dropped", step.run_id));
-            }
-            None
+    relay(world, &answer.messages).await;
+    let why = match answer.result {
+        Ok(RunResult::Claim(ClaimReply::Granted(assignment))) => {
+            return Ok(Claimed::Granted(assignment));
         }
+        Ok(RunResult::Claim(ClaimReply::TurnedAway(why))) => format!("{why:?}"),
         Ok(_) => {
             return Err(Fault::new(
                 "claim",
@@ -168,17 +218,21 @@ async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Option<Assignment>
                 "got an answer of another kind",
             ));
         }
-        // A run that is not there, or is frozen, is no reason to deliver the message again.
-        Err(refusal) => {
-            world.log(&format!(
-                "a message of {} was dropped: {refusal:?}",
-                step.run_id
-            ));
-            None
+        Err(Refusal::NotFound) => {
+            let call = TenantCall::Tools { names: Vec::new() };
+            if let TenantAnswer::NotFound = world.tenant(&step.tenant_id, &call).await? {
+                return Ok(Claimed::NoTenant);
+            }
+            "NotFound".to_owned()
         }
+        // A run that is frozen is no reason to deliver the message again.
+        Err(refusal) => format!("{refusal:?}"),
     };
-    relay(world, &answer.messages).await;
-    Ok(granted)
+    world.log(&format!(
+        "a message of {} was turned away: {why}",
+        step.run_id
+    ));
+    Ok(Claimed::Nothing)
 }
 
 /// Does what the assignment says, while telling the run's object that it is alive.
@@ -217,6 +271,7 @@ async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Repo
     let answer = call_alive(world, assignment, &request).await;
     match classify(&answer, world.now()) {
         Outcome::Succeeded { result } => completed(tool, &answer, result),
+        // No callback was offered, so there is none to wait for.
         Outcome::Accepted => completed(tool, &answer, Value::Null),
         Outcome::Retryable {
             status_code,
@@ -326,14 +381,13 @@ fn prepare<W: World, T>(
         assignment.run_id, assignment.step_index, assignment.token
     );
     let traceparent = format!("00-{}-{}-01", assignment.trace_id, SpanId::derive(&span));
-    let callback_url = format!("{}/v1/callbacks/none", world.origin());
     let call = Call {
         run_id: assignment.run_id.as_str(),
         step_index: assignment.step_index,
         attempt: assignment.attempt,
         idempotency_key: &assignment.idempotency_key,
         traceparent: &traceparent,
-        callback_url: &callback_url,
+        callback_url: None,
         arguments: &assignment.arguments,
     };
     let secrets = |name: &str| world.secret(&assignment.tenant_id, name);
@@ -420,11 +474,6 @@ async fn settle<W: World>(
             Err(_) => world.sleep(REPORT_RETRY_MS << tries).await,
         }
     };
-    if world.keeps_every_outcome()
-        && let Err(fault) = set_aside(world, assignment, &settle.report).await
-    {
-        world.log(&format!("an outcome was not cached: {fault}"));
-    }
     relay(world, &answer.messages).await;
     match answer.result {
         Ok(RunResult::Settle(reply)) => {

@@ -69,10 +69,6 @@ impl<W: World> World for FirstUse<'_, W> {
         self.world.secret(tenant_id, name)
     }
 
-    fn origin(&self) -> String {
-        self.world.origin()
-    }
-
     async fn sleep(&self, ms: i64) {
         self.world.sleep(ms).await;
     }

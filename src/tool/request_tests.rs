@@ -18,7 +18,7 @@ fn call(arguments: &Value) -> Call<'_> {
         attempt: 2,
         idempotency_key: "abc",
         traceparent: "00-t-s-01",
-        callback_url: "https://d.example/v1/callbacks/tok",
+        callback_url: Some("https://d.example/v1/callbacks/tok"),
         arguments,
     }
 }
