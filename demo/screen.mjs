@@ -68,12 +68,12 @@ export class Screen {
   }
 }
 
-/** One run. Names come last: how wide they are is known to the terminal alone. */
+/** One run. The name comes last: how wide it is, is known to the terminal alone. */
 function row(run) {
   const steps = run.steps.map((step) => {
     const [sign, color] = mark(step.status);
     const attempt = step.attempts > 1 ? ` ${step.attempts}` : "  ";
     return styleText(color, `${sign} ${step.id}${attempt}`);
   });
-  return `${run.tags.order.padStart(30)}  ${steps.join("  ")}  ${run.status.padEnd(9)}  ${run.input.customer.name}`;
+  return `${steps.join(" ")} ${run.tags.order}  ${run.input.customer.name}`;
 }
