@@ -65,6 +65,10 @@ pub enum Failpoint {
 pub trait World {
     fn now(&self) -> Timestamp;
     fn random(&self) -> [u8; 32];
+    /// For what nobody may guess: fails rather than to make do.
+    fn secret_random(&self) -> Result<[u8; 32], Fault> {
+        Ok(self.random())
+    }
     /// Asks a run's object.
     fn run(&self, run_id: &RunId, call: &RunCall)
     -> impl Future<Output = Result<RunAnswer, Fault>>;
@@ -324,7 +328,7 @@ pub enum TenantCall {
         key_id: KeyId,
         secret_sha256: String,
     },
-    /// Runs whose index has not heard of them for a while, oldest first.
+    /// Runs of which the index should have heard by then, oldest first.
     StaleRuns {
         before: Timestamp,
         limit: usize,

@@ -6,8 +6,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use js_sys::Promise;
 use serde_json::{Value, json};
-use wasm_bindgen::prelude::wasm_bindgen;
+use wasm_bindgen::{JsValue, prelude::wasm_bindgen};
 
 use crate::flow::relay::relay;
 use crate::http::{Body, Request, Response};
@@ -274,9 +275,24 @@ async fn of_run(world: &Edge, method: &str, run_id: &str, what: &str, body: &Val
     }
 }
 
+#[wasm_bindgen]
+extern "C" {
+    type Objects;
+    #[wasm_bindgen(method, catch, js_name = getByName)]
+    fn get_by_name(this: &Objects, name: &str) -> Result<Stub, JsValue>;
+
+    type Stub;
+    #[wasm_bindgen(method, catch, js_name = evict)]
+    fn evict_raw(this: &Stub) -> Result<Promise, JsValue>;
+}
+
 async fn evict(world: &Edge, run_id: &RunId) -> Answered {
-    js::call_method(&world.env, "RUN", run_id.as_str(), "evict")
-        .await
-        .map(|()| json!({}))
+    let dropped = async {
+        let stub = js::binding::<Objects>(&world.env, "RUN")?.get_by_name(run_id.as_str())?;
+        js::settled(stub.evict_raw()?).await
+    };
+    let dropped: Result<JsValue, js::Fault> = dropped.await;
+    dropped
+        .map(|_| json!({}))
         .map_err(|fault| (503, fault.message))
 }

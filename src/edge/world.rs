@@ -124,6 +124,13 @@ impl World for Edge {
         bytes
     }
 
+    fn secret_random(&self) -> Result<[u8; 32], Fault> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes)
+            .map_err(|e| Fault::new("draw", "random bytes", e.to_string()))?;
+        Ok(bytes)
+    }
+
     async fn run(&self, run_id: &RunId, call: &RunCall) -> Result<RunAnswer, Fault> {
         self.call("RUN", "call the run", run_id.as_str(), call)
             .await

@@ -33,6 +33,13 @@ use super::{Verdict, relay::relay, stray};
 /// How often a report is tried before it is put aside for a later worker.
 const REPORT_TRIES: u32 = 3;
 const REPORT_RETRY_MS: i64 = 200;
+/// What is left of a lease when a worker asks for more before it calls.
+const LATE_MS: i64 = 1_000;
+/// How long a worker waits for the cache: a slow one is an empty one.
+const CACHE_MS_MAX: i64 = 1_000;
+/// How long one worker goes on from step to step. A consumer has 15 minutes and a tool may take ten.
+/// https://developers.cloudflare.com/queues/platform/limits/
+const CHAIN_MS_MAX: i64 = 180_000;
 /// How long before a queue's message is tried again when a run's object cannot be reached.
 const REDELIVERY_S: u32 = 2;
 const REDELIVERY_S_MAX: u32 = 600;
@@ -76,6 +83,7 @@ async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault>
     // Outcomes on their way to the cache. They go beside the work: a step that was granted with the
     // last report must not wait for them while its lease runs.
     let mut asides = FuturesUnordered::new();
+    let began = world.now();
     let mut next = match claim(world, &step).await? {
         Claimed::Granted(assignment) => Some(*assignment),
         Claimed::Nothing => None,
@@ -88,7 +96,13 @@ async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault>
     };
     while let Some(assignment) = next {
         world.pass(Failpoint::ConsumerClaimed).await?;
-        let report = beside(&mut asides, find_or_act(world, &assignment)).await;
+        let Some(report) = beside(&mut asides, find_or_act(world, &assignment)).await else {
+            world.log(&format!(
+                "a step of {} was taken too late",
+                assignment.run_id
+            ));
+            break;
+        };
         world.pass(Failpoint::ConsumerAfterTool).await?;
         if world.keeps_every_outcome() {
             let (assignment, report) = (assignment.clone(), report.clone());
@@ -98,7 +112,8 @@ async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault>
                 }
             });
         }
-        next = beside(&mut asides, settle(world, &assignment, report)).await?;
+        let wants_next = world.now().ms_since(began) < CHAIN_MS_MAX;
+        next = beside(&mut asides, settle(world, &assignment, report, wants_next)).await?;
         world.pass(Failpoint::ConsumerSettled).await?;
     }
     while asides.next().await.is_some() {}
@@ -118,12 +133,19 @@ async fn beside<T, F: Future<Output = ()>>(
     .await
 }
 
-/// The outcome that a lost worker put aside, or else a new one.
-async fn find_or_act<W: World>(world: &W, assignment: &Assignment) -> Report {
-    match put_aside(world, assignment).await {
-        Some(report) => report,
-        None => act(world, assignment).await,
+/// The outcome that a lost worker put aside, or else a new one. `None`: this worker came too late,
+/// and the step is no longer its own.
+async fn find_or_act<W: World>(world: &W, assignment: &Assignment) -> Option<Report> {
+    if let Some(report) = put_aside(world, assignment).await {
+        return Some(report);
     }
+    // A worker that stalled since its claim may hold nothing any more. What it does not hold it must
+    // not call.
+    let mut assignment = assignment.clone();
+    if world.now().plus_ms(LATE_MS) >= assignment.lease_until {
+        assignment.lease_until = extend(world, &assignment).await?;
+    }
+    Some(act(world, &assignment).await)
 }
 
 /// Takes a message that its queue gave up on. A step's is not lost by that, because its run sends it
@@ -279,7 +301,7 @@ async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Repo
             retry_after_ms,
             sent,
         } => Report::Failed {
-            error: step_error("retryable", request.mask(&error), status_code, Vec::new()),
+            error: step_error("unavailable", request.mask(&error), status_code, Vec::new()),
             reason: DeadLetterReason::RetriesExhausted,
             retryable: true,
             retry_after_ms,
@@ -392,15 +414,13 @@ fn prepare<W: World, T>(
     };
     let secrets = |name: &str| world.secret(&assignment.tenant_id, name);
     make(&call, &secrets).map_err(|error| {
-        let violations = match &error {
-            RequestError::Arguments { violations } => violations.clone(),
-            _ => Vec::new(),
-        };
-        refused(
-            DeadLetterReason::InvalidArguments,
-            error.to_string(),
-            violations,
-        )
+        let message = error.to_string();
+        match error {
+            RequestError::Arguments { violations } => {
+                refused(DeadLetterReason::InvalidArguments, message, violations)
+            }
+            _ => refused(DeadLetterReason::Undeliverable, message, Vec::new()),
+        }
     })
 }
 
@@ -447,13 +467,14 @@ async fn settle<W: World>(
     world: &W,
     assignment: &Assignment,
     report: Report,
+    wants_next: bool,
 ) -> Result<Option<Assignment>, Fault> {
     let settle = Settle {
         step_index: assignment.step_index,
         token: assignment.token,
         report,
         duplicates_suppressed: 0,
-        wants_next: true,
+        wants_next,
     };
     let mut tries = 0;
     let answer = loop {
@@ -556,10 +577,14 @@ async fn put_aside<W: World>(world: &W, assignment: &Assignment) -> Option<Repor
     (aside.step_index == assignment.step_index).then_some(aside.report)
 }
 
-/// A cache that fails, or holds what cannot be read, is a cache that holds nothing.
+/// A cache that fails, is slow, or holds what cannot be read, is a cache that holds nothing.
 async fn find_put_aside<W: World>(world: &W, key: &str) -> Option<PutAside> {
-    let text = world.outcome(key).await.ok()??;
-    serde_json::from_str(&text).ok()
+    let asked = pin!(world.outcome(key));
+    let patience = pin!(world.sleep(CACHE_MS_MAX));
+    match select(asked, patience).await {
+        Either::Left((found, _)) => serde_json::from_str(&found.ok()??).ok(),
+        Either::Right(_) => None,
+    }
 }
 
 /// The key holds hex after the last slash and a tenant's name has no slash, so no two meet.
@@ -586,7 +611,7 @@ async fn ask<W: World>(
 
 fn refused(reason: DeadLetterReason, message: String, errors: Vec<Violation>) -> Report {
     Report::Failed {
-        error: step_error("invalid_arguments", message, None, errors),
+        error: step_error(reason.as_str(), message, None, errors),
         reason,
         retryable: false,
         retry_after_ms: None,
@@ -610,7 +635,8 @@ fn step_error(
 
 fn dead_letter_reason(reason: RejectReason) -> DeadLetterReason {
     match reason {
-        RejectReason::RejectedByTool | RejectReason::Blocked => DeadLetterReason::RejectedByTool,
+        RejectReason::RejectedByTool => DeadLetterReason::RejectedByTool,
+        RejectReason::Blocked => DeadLetterReason::Undeliverable,
         RejectReason::InvalidResult => DeadLetterReason::InvalidResult,
         RejectReason::InvalidArguments => DeadLetterReason::InvalidArguments,
     }
