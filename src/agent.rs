@@ -78,6 +78,16 @@ impl Agent {
         json!({ "planner": planner })
     }
 
+    /// The tools that a run of it may need, `name` or `name@version`: those of its plan, or for an
+    /// external planner all it may name.
+    #[must_use]
+    pub fn tools_needed(&self) -> Vec<String> {
+        match &self.planner {
+            Planner::External => self.tools.clone(),
+            Planner::Plan(plan, _) => tools_of(plan),
+        }
+    }
+
     /// Its plan, where that is fixed.
     #[must_use]
     pub fn plan(&self) -> Option<&Plan> {

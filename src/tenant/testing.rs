@@ -9,8 +9,8 @@ use rusqlite::types::{Value as Stored, ValueRef};
 
 use crate::json::{self, Json, Value};
 use crate::ports::{
-    DeadLetterFilter, Fault, ProjectedDeadLetter, Projection, RunFilter, StrayLetter, TenantAnswer,
-    TenantCall,
+    DeadLetterFilter, Fault, Maker, ProjectedDeadLetter, Projection, RunFilter, StrayLetter,
+    TenantAnswer, TenantCall,
 };
 use crate::run::event::{DeadLetterReason, RequestRef};
 use crate::sql::{Sql, SqlRow, SqlValue};
@@ -292,9 +292,8 @@ pub fn register(run_id: RunId, request: Option<RequestRef>) -> TenantCall {
 pub fn register_at(run_id: RunId, request: Option<RequestRef>, now: Timestamp) -> TenantCall {
     TenantCall::Register {
         run_id,
-        agent: Some("buyer@2".into()),
+        maker: Maker::Plan { tools: vec![] },
         tags: tags(&[("order", "42")]),
-        tools: vec![],
         request,
         now,
     }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use dormouse::flow::home::{Home, LogStore, Outcome};
 use dormouse::flow::{Verdict, index, relay, work};
 use dormouse::ports::{
-    Failpoint, Fault, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World,
+    Failpoint, Fault, Maker, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World,
 };
 use dormouse::run::event::PinnedTool;
 use dormouse::run::{Row, State, log};
@@ -559,7 +559,11 @@ impl Inner {
 
     fn call_tenant(&mut self, call: &TenantCall) -> TenantAnswer {
         match call {
-            TenantCall::Register { run_id, tools, .. } => {
+            TenantCall::Register {
+                run_id,
+                maker: Maker::Plan { tools },
+                ..
+            } => {
                 self.index.insert(run_id.clone(), (0, "queued".into()));
                 let known = tools.iter().filter_map(|name| {
                     self.tools
@@ -569,6 +573,7 @@ impl Inner {
                 TenantAnswer::Registered {
                     run_id: run_id.clone(),
                     fresh: true,
+                    agent: None,
                     tools: known.collect(),
                 }
             }
