@@ -36,6 +36,8 @@ pub struct Weather {
     pub kv_lies: u64,
     pub clock_jumps: u64,
     pub tools_misbehave: bool,
+    /// Runs that are called off.
+    pub cancels: u64,
 }
 
 impl Weather {
@@ -48,6 +50,7 @@ impl Weather {
         kv_lies: 30,
         clock_jumps: 2,
         tools_misbehave: true,
+        cancels: 15,
     };
     pub const CALM: Self = Self {
         call_fails: 0,
@@ -58,6 +61,7 @@ impl Weather {
         kv_lies: 0,
         clock_jumps: 0,
         tools_misbehave: false,
+        cancels: 0,
     };
 }
 
