@@ -1,0 +1,103 @@
+// The built Worker, running for one test file, with a sink for its tools.
+
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before } from "node:test";
+import { startRuntime } from "../../../scripts/runtime.mjs";
+import { clientOf } from "./client.mjs";
+import { startSink } from "./sink.mjs";
+
+export const DEV_KEY = "dev-key";
+export const ADMIN_TOKEN = "admin-token-of-the-tests";
+
+const VARS = {
+  DEV_API_KEY: DEV_KEY,
+  ADMIN_TOKEN,
+  TEST_SEAMS: "1",
+  ALLOWED_INWARD_HOSTS: "localhost,127.0.0.1",
+};
+
+/**
+ * Starts the Worker (with a state directory of its own unless one is given) and a sink.
+ * @param {object} options as those of `startRuntime`, and `withSink`
+ */
+export async function startWorld({ vars = {}, stateDir, withSink = true, ...options } = {}) {
+  const own = stateDir === undefined;
+  const directory = stateDir ?? (await mkdtemp(join(tmpdir(), "dormouse-test-")));
+  const sink = withSink ? await startSink() : undefined;
+  const lines = [];
+  const start = () =>
+    startRuntime({
+      stateDir: directory,
+      vars: { ...VARS, ...vars },
+      build: "local",
+      cron: false,
+      onLog: (text, level) => lines.push({ text, level }),
+      ...options,
+    });
+  let runtime = await start();
+  const world = {
+    sink,
+    stateDir: directory,
+    /** What the Worker wrote: `{ text, level }`. */
+    lines,
+    get runtime() {
+      return runtime;
+    },
+    get url() {
+      return runtime.url;
+    },
+    get dev() {
+      return clientOf(runtime.url, DEV_KEY);
+    },
+    get operator() {
+      return clientOf(runtime.url, ADMIN_TOKEN);
+    },
+    get anonymous() {
+      return clientOf(runtime.url, undefined);
+    },
+    /** Makes a tenant and answers a client with a key of it. */
+    async tenant(tenantId, role = "admin") {
+      const operator = clientOf(runtime.url, ADMIN_TOKEN);
+      await operator.ok("POST", "/v1/tenants", { body: { tenant_id: tenantId } });
+      return world.keyFor(tenantId, role);
+    },
+    /** A client with a new key of a tenant. */
+    async keyFor(tenantId, role) {
+      const operator = clientOf(runtime.url, ADMIN_TOKEN);
+      const made = await operator.ok("POST", `/v1/tenants/${tenantId}/keys`, { body: { name: `${role} key`, role } });
+      return Object.assign(clientOf(runtime.url, made.key), { keyId: made.key_id, tenantId });
+    },
+    /** Ends the Worker and starts it again on the same state. */
+    async restart() {
+      await runtime.dispose();
+      runtime = await start();
+    },
+    async close() {
+      await runtime.dispose();
+      await sink?.close();
+      if (own) await rm(directory, { recursive: true, force: true });
+    },
+  };
+  return world;
+}
+
+/** The world of a test file: started before its tests, closed after them. Use its fields in tests only. */
+export function worldOfFile(options) {
+  const holder = {};
+  before(async () => {
+    holder.world = await startWorld(options);
+  });
+  after(async () => {
+    await holder.world?.close();
+  });
+  return new Proxy(holder, { get: (_, name) => holder.world?.[name] });
+}
+
+let counter = 0;
+/** A name that no other test of this process uses. */
+export function unique(stem) {
+  counter += 1;
+  return `${stem}-${counter}`;
+}
