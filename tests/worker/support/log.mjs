@@ -19,9 +19,13 @@ export async function logTexts(client, runId) {
  * says, and each entry fits its schema. Answers the entries.
  */
 export async function verifyLog(client, runId) {
+  return verifyTexts(client, runId, await logTexts(client, runId));
+}
+
+/** As `verifyLog`, of a log that was read before. */
+export async function verifyTexts(client, runId, texts) {
   if (!schemas.has(client.url)) schemas.set(client.url, schemasOf(client));
   const checks = schemas.get(client.url);
-  const texts = await logTexts(client, runId);
   const entries = texts.map((text) => JSON.parse(text));
   assert.equal(entries[0]?.event_type, "run.created");
   let previous = ZERO;

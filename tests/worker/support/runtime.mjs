@@ -1,5 +1,6 @@
 // The built Worker, running for one test file, with a sink for its tools.
 
+import { accessSync, constants } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -18,13 +19,27 @@ const VARS = {
   ALLOWED_INWARD_HOSTS: "localhost,127.0.0.1",
 };
 
+/** Where state goes: in memory where there is such a place, since what is tested is not the disk. */
+function stateRoot() {
+  const memory = "/dev/shm";
+  try {
+    accessSync(memory, constants.W_OK);
+    return memory;
+  } catch {
+    return tmpdir();
+  }
+}
+
+/** A new directory for the state of a Worker. */
+export const newStateDir = () => mkdtemp(join(stateRoot(), "dormouse-test-"));
+
 /**
  * Starts the Worker (with a state directory of its own unless one is given) and a sink.
  * @param {object} options as those of `startRuntime`, and `withSink`
  */
 export async function startWorld({ vars = {}, stateDir, withSink = true, ...options } = {}) {
   const own = stateDir === undefined;
-  const directory = stateDir ?? (await mkdtemp(join(tmpdir(), "dormouse-test-")));
+  const directory = stateDir ?? (await newStateDir());
   const sink = withSink ? await startSink() : undefined;
   const lines = [];
   const start = () =>
