@@ -165,7 +165,7 @@ test("C18: numbers written in a plan, a repaired payload, a person's result and 
   await world.dev.putAgent(agent, { planner: { kind: "external" }, tools: [tool] });
   const { run_id } = await world.dev.startRun({ agent });
   await world.dev.ok("POST", "/v1/envelopes", { body: `{"event_type":"tool.requested","run_id":"${run_id}","step_index":0,"payload":{"tool":"${tool}","arguments":{"l":${list}}}}` });
-  await world.dev.ok("POST", "/v1/envelopes", { body: `{"event_type":"plan.completed","run_id":"${run_id}","payload":{"output":${list}}}` });
+  await world.dev.ok("POST", "/v1/envelopes", { body: `{"event_type":"plan.completed","run_id":"${run_id}","step_index":null,"payload":{"output":${list}}}` });
   await world.dev.untilRun(run_id);
   assert.equal(rawAt(world.sink.to(`/${tool}`).at(-1).text, "l"), list, "an envelope's arguments");
   assert.equal(rawAt((await world.dev.get(`/v1/runs/${run_id}`)).text, "output"), list, "an envelope's output");
