@@ -398,9 +398,3 @@ test("verify: what became of a call is asked of the tool, with the call's key", 
     assert.ok(typesOf(entries).includes("tool.outcome_unknown"), what);
   }
 });
-
-test("no path of the clock, of chance or of the log panics", () => {
-  for (const { text } of world.lines) {
-    assert.doesNotMatch(text, /panic|unreachable|hung|hanging promise|not implemented|RuntimeError/i);
-  }
-});

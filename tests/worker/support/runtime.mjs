@@ -1,5 +1,6 @@
 // The built Worker, running for one test file, with a sink for its tools.
 
+import assert from "node:assert/strict";
 import { accessSync, constants } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -98,7 +99,16 @@ export async function startWorld({ vars = {}, stateDir, withSink = true, ...opti
   return world;
 }
 
-/** The world of a test file: started before its tests, closed after them. Use its fields in tests only. */
+/** What no line of the Worker may say, unless a test asked for it. */
+const TROUBLE = /panic|unreachable|RuntimeError|code had hung|hanging promise|not implemented on this platform/i;
+
+/** The lines that tell of trouble which no failpoint made. */
+export const troubleIn = (lines) => lines.map(({ text }) => text).filter((text) => TROUBLE.test(text) && !/failpoint/i.test(text));
+
+/**
+ * The world of a test file: started before its tests, closed after them, when nothing it wrote may
+ * tell of a panic or a hang. Use its fields in tests only.
+ */
 export function worldOfFile(options) {
   const holder = {};
   before(async () => {
@@ -106,6 +116,7 @@ export function worldOfFile(options) {
   });
   after(async () => {
     await holder.world?.close();
+    assert.deepEqual(troubleIn(holder.world?.lines ?? []), []);
   });
   return new Proxy(holder, { get: (_, name) => holder.world?.[name] });
 }
