@@ -55,14 +55,15 @@ test("without a key in force every operation answers 401, and tells nothing", as
   }
 });
 
-test("the operator's token opens /v1/tenants alone, and a tenant's key everything but it", async () => {
+test("the operator's token opens /v1/tenants and the letters that no tenant owns, a tenant's key all the rest", async () => {
   const admin = await world.tenant(unique("doors-admin"), "admin");
   for (const { method, path, filled } of await operations(() => "x")) {
     const body = method === "GET" || method === "DELETE" ? undefined : {};
     const asOperator = (await world.operator.call(method, filled, { body })).status;
     const asTenant = (await admin.call(method, filled, { body })).status;
     const asDev = (await world.dev.call(method, filled, { body })).status;
-    assert.equal(asOperator === 401, !isOperators(path), `${method} ${path} as the operator: ${asOperator}`);
+    const opens = isOperators(path) || path.startsWith("/v1/dead-letters");
+    assert.equal(asOperator === 401, !opens, `${method} ${path} as the operator: ${asOperator}`);
     assert.equal(asTenant === 401, isOperators(path), `${method} ${path} as a tenant's admin: ${asTenant}`);
     assert.equal(asDev === 401, isOperators(path), `${method} ${path} as dev: ${asDev}`);
   }
@@ -176,7 +177,11 @@ test("what is another tenant's is as what is missing, on every route and kind of
 
   assert.equal(await logs(), before, "a run of ours changed");
   assert.equal(world.sink.to("/walls").length, 0);
-  const texts = [(await theirs.get("/v1/dead-letters")).text, (await theirs.get("/v1/runs")).text];
+  for (const id of known.dead_letter_id) {
+    assert.equal((await world.operator.get(`/v1/dead-letters/${id}`)).status, 404, "the operator's desk holds no tenant's letters");
+    assert.equal((await world.operator.post(`/v1/dead-letters/${id}/discard`)).status, 404);
+  }
+  const texts = [(await theirs.get("/v1/dead-letters")).text, (await theirs.get("/v1/runs")).text, (await world.operator.get("/v1/dead-letters?limit=200")).text];
   for (const text of texts) assert.doesNotMatch(text, /alpha|beta/);
 });
 
@@ -250,6 +255,18 @@ test("every answer continues the trace of its request, and is not cached by othe
     }
   }
   assert.match((await world.dev.get("/v1/runs")).headers.get("cache-control"), /no-store/);
+});
+
+test("a body is JSON, whatever clients say by default, and is refused where they say otherwise", async () => {
+  const body = JSON.stringify({ plan: SLEEP });
+  const headers = (type) => ({ authorization: "Bearer dev-key", ...(type && { "content-type": type }) });
+  for (const type of [undefined, "application/json", "Application/JSON; charset=UTF-8", "application/vnd.acme+json", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded"]) {
+    const answer = await raw("POST", "/v1/runs", { headers: headers(type), body });
+    assert.equal(answer.status, 202, `${type}: ${answer.text}`);
+  }
+  for (const type of ["multipart/form-data; boundary=x", "application/xml", "image/png"]) {
+    assert.equal((await raw("POST", "/v1/runs", { headers: headers(type), body })).status, 415, type);
+  }
 });
 
 test("methods, paths and queries that lead nowhere are told apart", async () => {

@@ -334,6 +334,17 @@ test("C64: one bad message in a batch of a queue costs the others nothing", asyn
     return items.find(({ envelope }) => envelope?.marker === "wrong-schema");
   }, { what: "the message of a wrong form is kept" });
   assert.deepEqual(kept.envelope, wrong.envelope, "as it came");
+  // What names no tenant that exists is on the operator's desk, with its bytes.
+  const desk = await until(async () => {
+    const { items } = await world.operator.ok("GET", "/v1/dead-letters?limit=200");
+    return items.length >= 6 && items;
+  }, { what: "the other messages are kept" });
+  const envelopes = desk.map(({ envelope }) => JSON.stringify(envelope));
+  for (const body of [JSON.stringify(bad[0]), JSON.stringify(nobody), '""', "null", "[]", "{}"]) assert.ok(envelopes.includes(body), `${body} is not among ${envelopes}`);
+  const [one] = desk;
+  const path = `/v1/dead-letters/${one.dead_letter_id}`;
+  assert.equal((await world.dev.get(path)).status, 404, "it is no tenant's");
+  assert.equal((await world.operator.post(`${path}/discard`, { comment: "seen" })).json.status, "discarded");
 });
 
 test("C64: a panic in the middle of a batch costs no second effect", async () => {
