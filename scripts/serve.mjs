@@ -10,7 +10,6 @@ const PASSED_ON = [
   "TEST_SEAMS",
   "IDEMPOTENCY_CACHE",
   "TENANT_SECRETS",
-  "PUBLIC_ORIGIN",
   ...Object.keys(process.env).filter((name) => name.startsWith("OTEL_EXPORTER_OTLP_")),
 ];
 

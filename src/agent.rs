@@ -1,6 +1,6 @@
 //! An agent: who decides what a run does, with which tools, and within which limits.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::fields::{Fields, Flaws, shorten};
 use crate::json::{Violation, pointer};
@@ -67,19 +67,15 @@ impl Agent {
             .ok_or_else(|| vec![Violation::new("", "\"planner\" is missing")])
     }
 
-    /// The agent of a run that brought its own plan: no name, no list of tools, the widest limits.
-    ///
-    /// # Errors
-    /// As for [`Plan::parse`], with pointers in `plan`.
-    pub fn inline(plan: &Value) -> Result<Agent, Vec<Violation>> {
-        let parsed = Plan::parse(plan)?;
-        Ok(Agent {
-            description: String::new(),
-            tools: tools_of(&parsed),
-            planner: Planner::Plan(parsed, plan.clone()),
-            input_schema: None,
-            limits: Limits::for_plan(),
-        })
+    /// The definition that an inline plan stands for: an agent that has only a planner.
+    #[must_use]
+    pub fn inline_definition(plan: &Value) -> Value {
+        let mut planner = Map::new();
+        planner.insert("kind".to_owned(), "plan".into());
+        if let Value::Object(members) = plan {
+            planner.extend(members.clone());
+        }
+        json!({ "planner": planner })
     }
 
     /// Its plan, where that is fixed.
@@ -321,15 +317,9 @@ mod tests {
     #[test]
     fn defaults() {
         let plan = json!({ "steps": [{ "id": "a", "tool": "x" }, { "id": "b", "tool": "y@1" }, { "id": "c", "tool": "x" }] });
-        let inline = Agent::inline(&plan).unwrap();
+        let inline = Agent::parse(&Agent::inline_definition(&plan)).unwrap();
         assert_eq!(inline.tools, ["x", "y@1"]);
         assert_eq!(inline.limits.max_steps, 500);
-        let mut planner = plan;
-        planner["kind"] = json!("plan");
-        assert_eq!(
-            Agent::parse(&json!({ "planner": planner })).unwrap().limits,
-            inline.limits
-        );
         let external = Agent::parse(&json!({ "planner": { "kind": "external" } })).unwrap();
         assert_eq!(external.planner, Planner::External);
         assert_eq!(
@@ -411,7 +401,8 @@ mod tests {
                 "{agent}: {found:?}"
             );
         }
-        let found = Agent::inline(&json!({ "steps": [{ "id": "a" }] })).unwrap_err();
-        assert_eq!(found[0].pointer, "/steps/0");
+        let inline = Agent::inline_definition(&json!({ "steps": [{ "id": "a" }] }));
+        let found = Agent::parse(&inline).unwrap_err();
+        assert_eq!(found[0].pointer, "/planner/steps/0");
     }
 }

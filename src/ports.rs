@@ -65,6 +65,10 @@ pub enum Failpoint {
 pub trait World {
     fn now(&self) -> Timestamp;
     fn random(&self) -> [u8; 32];
+    /// For what nobody may guess: fails rather than to make do.
+    fn secret_random(&self) -> Result<[u8; 32], Fault> {
+        Ok(self.random())
+    }
     /// Asks a run's object.
     fn run(&self, run_id: &RunId, call: &RunCall)
     -> impl Future<Output = Result<RunAnswer, Fault>>;
@@ -81,8 +85,6 @@ pub trait World {
     /// Makes one HTTP call of a tool, within its timeout.
     fn call_tool(&self, request: &OutboundRequest) -> impl Future<Output = Answer>;
     fn secret(&self, tenant_id: &TenantId, name: &str) -> Option<String>;
-    /// Where a tool calls back: the public origin of this deployment.
-    fn origin(&self) -> String;
     fn sleep(&self, ms: i64) -> impl Future<Output = ()>;
     /// Whether every settled outcome is kept in KV, or only one the run could not be told.
     fn keeps_every_outcome(&self) -> bool;
@@ -219,6 +221,8 @@ pub struct Projection {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub ended_at: Option<Timestamp>,
+    /// Until when nothing need be heard of the run: the sweeper does not ask before.
+    pub quiet_until: Option<Timestamp>,
     pub dead_letters: Vec<ProjectedDeadLetter>,
 }
 
@@ -324,7 +328,7 @@ pub enum TenantCall {
         key_id: KeyId,
         secret_sha256: String,
     },
-    /// Runs whose index has not heard of them for a while, oldest first.
+    /// Runs of which the index should have heard by then, oldest first.
     StaleRuns {
         before: Timestamp,
         limit: usize,

@@ -84,9 +84,9 @@ const DORMOUSE = {
       planner: { kind: "plan", steps: [call(1), call(2), call(3)] },
     });
     await put("/v1/agents/bench-wait", {
-      description: "A call, a wait for a signal, a call",
+      description: "A call, a long sleep, a call",
       tools: names,
-      planner: { kind: "plan", steps: [call(1), { id: "wait", wait_for: "go" }, call(3)] },
+      planner: { kind: "plan", steps: [call(1), { id: "wait", sleep: "P1D" }, call(3)] },
     });
   },
 };

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::agent::Planner;
 use crate::expression::Scope;
+use crate::fields::shorten;
 use crate::json::{self, Json, Value, Violation};
 use crate::plan::{Action, Plan};
 use crate::run::event::{DeadLetterReason, Event, RunError, SkipReason, StepError, WaitKind};
@@ -13,7 +14,7 @@ use crate::run::{Phase, State, Step};
 use crate::words::Timestamp;
 use crate::words::limits::{LOG_BYTES_MAX, VALUE_BYTES_MAX};
 
-use super::dead_letter::open;
+use super::settle::fail;
 use super::{Refusal, Turn};
 
 pub(super) fn advance(turn: &mut Turn) -> Result<(), Refusal> {
@@ -163,7 +164,7 @@ fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
                 "the tenant had no tool {tool} when the run started: store it with PUT /v1/tools/{tool}, then redeliver"
             );
             let errors = vec![Violation::new("/payload/tool", message.clone())];
-            open(turn, index, DeadLetterReason::UnknownTool, message, errors)
+            give_up(turn, index, DeadLetterReason::UnknownTool, message, errors)
         }
         Begin::Malformed { tool, violations } => {
             if let Some((tool, arguments)) = tool {
@@ -174,15 +175,27 @@ fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
                 turn.record(step, event)?;
             }
             let message = json::sentence(&violations);
-            open(
-                turn,
-                index,
-                DeadLetterReason::InvalidArguments,
-                message,
-                violations,
-            )
+            let reason = DeadLetterReason::InvalidArguments;
+            give_up(turn, index, reason, message, violations)
         }
     }
+}
+
+/// A step that cannot even be begun fails like one that was tried: what follows is the plan's to say.
+fn give_up(
+    turn: &mut Turn,
+    index: u32,
+    reason: DeadLetterReason,
+    message: String,
+    errors: Vec<Violation>,
+) -> Result<(), Refusal> {
+    let error = StepError {
+        reason: reason.as_str().to_owned(),
+        message,
+        status_code: None,
+        errors,
+    };
+    fail(turn, index, error, reason)
 }
 
 /// `None`: the action is not one that this release carries out.
@@ -249,7 +262,10 @@ fn plan_begin(state: &State, index: u32, now: Timestamp) -> Option<Begin> {
                 Some(Ok(until)) => Begin::Sleep { until },
                 _ => malformed(vec![Violation::new(
                     "/sleep_until",
-                    format!("expected an RFC 3339 time, got {}", json::write(&value)),
+                    format!(
+                        "expected an RFC 3339 time, got {}",
+                        shorten(&json::write(&value))
+                    ),
                 )]),
             },
             Err(violations) => malformed(violations),

@@ -169,6 +169,12 @@ pub(super) fn grant(turn: &mut Turn, index: u32) -> Result<Option<Assignment>, R
     Ok(Some(assignment))
 }
 
+fn least_lease_ms(turn: &Turn, index: u32, purpose: Purpose) -> i64 {
+    let step = turn.state.step(index);
+    let pinned = step.and_then(|step| turn.state.tool_of(step));
+    pinned.map_or(LEASE_MS, |pinned| first_lease_ms(&pinned.tool, purpose))
+}
+
 /// A call that must never be made twice is given its whole time at once: taking it for lost while
 /// it lives would put a person to work for nothing.
 fn first_lease_ms(tool: &Tool, purpose: Purpose) -> i64 {
@@ -191,10 +197,12 @@ pub(super) fn extend(turn: &mut Turn, extend: &Extend) -> Result<ExtendReply, Re
         return Ok(ExtendReply { lease_until: None });
     };
     let held_ms = turn.now.ms_since(lease.granted_at);
-    let lease_until = turn
-        .now
-        .plus_ms(held_ms.clamp(LEASE_MS, LEASE_MS_MAX))
-        .max(lease.until);
+    let portion_ms = held_ms.clamp(LEASE_MS, LEASE_MS_MAX).max(least_lease_ms(
+        turn,
+        extend.step_index,
+        lease.purpose,
+    ));
+    let lease_until = turn.now.plus_ms(portion_ms).max(lease.until);
     let event = Event::ToolLeaseExtended {
         token: extend.token,
         lease_until,

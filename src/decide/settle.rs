@@ -156,6 +156,10 @@ fn retry(
     };
     let policy = pinned.tool.retry;
     if !policy.may_retry(step.attempts_used()) {
+        let error = StepError {
+            reason: "retries_exhausted".into(),
+            ..error
+        };
         return fail(turn, index, error, DeadLetterReason::RetriesExhausted);
     }
     let backoff = policy.wait_ms(
@@ -184,6 +188,10 @@ fn retry(
 /// Records that a call may have taken effect. What is not known is asked of the tool where it can
 /// be, and of a person where it cannot.
 pub(super) fn unknown(turn: &mut Turn, index: u32, error: StepError) -> Result<(), Refusal> {
+    let error = StepError {
+        reason: "outcome_unknown".into(),
+        ..error
+    };
     let Some(step) = turn.state.step(index) else {
         return Ok(());
     };

@@ -1,7 +1,7 @@
 //! Calls tools over HTTP: a deadline, every redirect hop checked anew, at most so many bytes read.
 
 use crate::outward::{self, Redirect};
-use crate::tool::{Answer, OutboundRequest, Reply, Transport, TransportKind, callback_honoured};
+use crate::tool::{Answer, OutboundRequest, Reply, Transport, TransportKind};
 use crate::words::limits::VALUE_BYTES_MAX;
 
 use super::js::{self, Fault};
@@ -79,13 +79,13 @@ pub async fn call_tool(request: &OutboundRequest, allowed_inward: &[String]) -> 
 fn reply(hop: Hop) -> Answer {
     let text = |name: &str| hop.header(name).map(str::to_owned);
     let (retry_after, content_type) = (text("retry-after"), text("content-type"));
-    let callback_honoured = callback_honoured(hop.header("dormouse-callback"));
     match hop.body {
         Some(body) => Answer::Reply(Reply {
             status: hop.status,
             retry_after,
             content_type,
-            callback_honoured,
+            // Nothing was offered that a tool could have honoured.
+            callback_honoured: false,
             body,
         }),
         None => transport(

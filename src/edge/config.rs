@@ -17,7 +17,6 @@ pub struct Config {
     pub allowed_inward_hosts: Vec<String>,
     pub keeps_every_outcome: bool,
     pub consumer_patience_ms: u32,
-    pub public_origin: Option<String>,
 }
 
 impl Config {
@@ -37,7 +36,6 @@ impl Config {
             consumer_patience_ms: text("CONSUMER_PATIENCE_MS")
                 .and_then(|ms| ms.parse().ok())
                 .unwrap_or(PATIENCE_MS),
-            public_origin: text("PUBLIC_ORIGIN"),
         }
     }
 }

@@ -45,7 +45,6 @@ async fn answer(request: JsValue, env: JsValue) -> Result<JsValue, Fault> {
         message: format!("the request's URL: {e}"),
         ..Fault::default()
     })?;
-    let origin = parsed.origin().ascii_serialization();
     let headers = match js::get(&request, "headers") {
         Some(headers) => js::pairs(&headers)?,
         None => Vec::new(),
@@ -67,7 +66,7 @@ async fn answer(request: JsValue, env: JsValue) -> Result<JsValue, Fault> {
         headers,
         body,
     };
-    let world = Edge::new(env, Some(origin));
+    let world = Edge::new(env);
     #[cfg(feature = "test-seams")]
     if world.config.test_seams && request.path.starts_with("/dev/") {
         return respond(super::seams::respond(&world, request).await);
@@ -95,7 +94,7 @@ pub async fn queue(batch: MessageBatch, env: JsValue, ctx: Context) -> Result<Js
         let name = queues::name(&batch);
         match queues::deliveries(&batch) {
             Ok(deliveries) => {
-                let world = Rc::new(Edge::new(env, None));
+                let world = Rc::new(Edge::new(env));
                 if guarded("queue", consume(&name, deliveries, world, &ctx))
                     .await
                     .is_err()
@@ -219,7 +218,7 @@ async fn take_dead(world: &Edge, delivery: &queues::Delivery) {
 pub async fn scheduled(_event: JsValue, env: JsValue, _ctx: Context) -> Result<JsValue, JsValue> {
     AssertUnwindSafe(async move {
         let swept = guarded("scheduled", async {
-            let world = Edge::new(env, None);
+            let world = Edge::new(env);
             sweep_all(&world).await.map(|findings| {
                 if let Ok(text) = serde_json::to_string(&findings) {
                     world.log(&format!("sweep {text}"));

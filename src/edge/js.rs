@@ -107,10 +107,6 @@ pub fn error(text: &str) -> JsValue {
 
 #[wasm_bindgen]
 extern "C" {
-    type Objects;
-    #[wasm_bindgen(method, catch, js_name = getByName)]
-    fn get_by_name(this: &Objects, name: &str) -> Result<JsValue, JsValue>;
-
     #[wasm_bindgen(js_name = Response)]
     type JsResponse;
     #[wasm_bindgen(constructor, catch, js_class = "Response")]
@@ -144,21 +140,13 @@ pub fn response(status: u16, headers: &[(String, String)], body: &str) -> Result
     Ok(JsResponse::new_response(&body, &init)?.into())
 }
 
-/// Calls a method without arguments on an object's stub.
-#[cfg(feature = "test-seams")]
-pub async fn call_method(
-    env: &JsValue,
-    namespace: &str,
-    name: &str,
-    method: &str,
-) -> Result<(), Fault> {
-    let stub = binding::<Objects>(env, namespace)?.get_by_name(name)?;
-    let method = get(&stub, method).ok_or_else(|| Fault {
-        message: format!("no method {method}"),
-        ..Fault::default()
-    })?;
-    let method: js_sys::Function = method.unchecked_into();
-    settled(method.call0(&stub)?.unchecked_into())
-        .await
-        .map(drop)
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(catch, js_namespace = JSON, js_name = stringify)]
+    fn stringify_raw(value: &JsValue) -> Result<JsValue, JsValue>;
+}
+
+/// As JSON text, where it has any.
+pub fn stringify(value: &JsValue) -> Option<String> {
+    stringify_raw(value).ok()?.as_string()
 }

@@ -77,11 +77,25 @@ pub fn deliveries(batch: &worker_sys::MessageBatch) -> Result<Vec<Delivery>, Fau
                 attempts: js::get(&message, "attempts")
                     .and_then(|n| n.as_f64())
                     .unwrap_or(1.0) as u32,
-                body: message.body().ok().and_then(|body| body.as_string()),
+                body: message.body().ok().map(|body| text_of(&body)),
                 message,
             }
         })
         .collect())
+}
+
+/// A body as it came, or as near as text comes to it: what is no text was not sent by this Worker,
+/// and is kept for a person.
+fn text_of(body: &JsValue) -> String {
+    let bytes = body
+        .dyn_ref::<js_sys::Uint8Array>()
+        .map(js_sys::Uint8Array::to_vec)
+        .or_else(|| Some(js_sys::Uint8Array::new(body.dyn_ref::<js_sys::ArrayBuffer>()?).to_vec()));
+    if let Some(bytes) = bytes {
+        return String::from_utf8_lossy(&bytes).into_owned();
+    }
+    let text = body.as_string();
+    text.or_else(|| js::stringify(body)).unwrap_or_default()
 }
 
 pub fn name(batch: &worker_sys::MessageBatch) -> String {

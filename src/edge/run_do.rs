@@ -49,7 +49,7 @@ impl RunObject {
                 table: LogTable::new(store),
             },
             home: RefCell::default(),
-            world: Edge::new(env, None),
+            world: Edge::new(env),
         };
         Ok(RunObject {
             inner: AssertUnwindSafe(Rc::new(inner)),

@@ -6,8 +6,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use js_sys::Promise;
 use serde_json::{Value, json};
-use wasm_bindgen::prelude::wasm_bindgen;
+use wasm_bindgen::{JsValue, prelude::wasm_bindgen};
 
 use crate::flow::relay::relay;
 use crate::http::{Body, Request, Response};
@@ -23,7 +24,18 @@ use super::world::Edge;
 enum Action {
     Error,
     Panic,
+    /// Runs out of stack: not a panic, a trap of the whole instance.
+    Overflow,
     Delay,
+}
+
+impl Action {
+    const NAMES: [(&str, Self); 4] = [
+        ("error", Self::Error),
+        ("panic", Self::Panic),
+        ("overflow", Self::Overflow),
+        ("delay", Self::Delay),
+    ];
 }
 
 struct Armed {
@@ -44,6 +56,8 @@ enum KvMode {
 thread_local! {
     static FAILPOINTS: RefCell<BTreeMap<Failpoint, Armed>> = const { RefCell::new(BTreeMap::new()) };
     static KV: Cell<KvMode> = const { Cell::new(KvMode::Normal) };
+    static KV_READS: Cell<u64> = const { Cell::new(0) };
+    static KV_WRITES: Cell<u64> = const { Cell::new(0) };
 }
 
 const KV_SLOW_MS: u32 = 5_000;
@@ -79,6 +93,7 @@ pub async fn pass(point: Failpoint) -> Result<(), Fault> {
         Some((Action::Error, _)) => Err(Fault::new("pass", format!("{point:?}"), "failpoint")),
         #[allow(clippy::panic, reason = "a test asked for it")]
         Some((Action::Panic, _)) => panic!("failpoint {point:?}"),
+        Some((Action::Overflow, _)) => Err(Fault::new("count", "frames", overflow(0).to_string())),
         Some((Action::Delay, ms)) => {
             js::pause(ms).await.ok();
             Ok(())
@@ -86,8 +101,15 @@ pub async fn pass(point: Failpoint) -> Result<(), Fault> {
     }
 }
 
+#[allow(unconditional_recursion, reason = "a test asked for it")]
+fn overflow(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 64]);
+    overflow(depth + 1) + frame.iter().sum::<u64>()
+}
+
 /// What a read of KV answers instead of asking; `None`: ask.
 pub async fn kv_read() -> Option<Result<Option<String>, Fault>> {
+    KV_READS.set(KV_READS.get() + 1);
     match KV.get() {
         KvMode::Normal => None,
         KvMode::Absent => Some(Ok(None)),
@@ -100,6 +122,7 @@ pub async fn kv_read() -> Option<Result<Option<String>, Fault>> {
 }
 
 pub async fn kv_write() -> Result<(), Fault> {
+    KV_WRITES.set(KV_WRITES.get() + 1);
     match KV.get() {
         KvMode::Normal | KvMode::Absent => Ok(()),
         KvMode::Error => Err(Fault::new("write to", "OUTCOMES", "kv mode error")),
@@ -123,7 +146,9 @@ pub async fn respond(world: &Edge, request: Request) -> Response {
             FAILPOINTS.with_borrow_mut(BTreeMap::clear);
             Ok(json!({}))
         }
+        ("GET", ["failpoints"]) => Ok(armed()),
         ("POST", ["kv"]) => set_kv(&body),
+        ("GET", ["kv"]) => Ok(json!({ "reads": KV_READS.get(), "writes": KV_WRITES.get() })),
         ("POST", ["sweep"]) => sweep_all(world)
             .await
             .map_err(|fault| (503, fault.to_string()))
@@ -159,12 +184,14 @@ fn arm(body: &Value) -> Answered {
         .find(|(known, _)| *known == name)
         .map(|(_, point)| *point);
     let point = point.ok_or_else(|| (422, format!("no failpoint {name:?}")))?;
-    let action = match body.get("action").and_then(Value::as_str) {
-        Some("error") => Action::Error,
-        Some("panic") => Action::Panic,
-        Some("delay") => Action::Delay,
-        other => return Err((422, format!("no action {other:?}"))),
-    };
+    let wanted = body
+        .get("action")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let action = Action::NAMES.iter().find(|(known, _)| *known == wanted);
+    let action = action
+        .map(|(_, action)| *action)
+        .ok_or_else(|| (422, format!("no action {wanted:?}")))?;
     let times = body.get("times").and_then(Value::as_u64).unwrap_or(1);
     let delay_ms = body.get("delay_ms").and_then(Value::as_u64).unwrap_or(0);
     let delay_ms = u32::try_from(delay_ms).unwrap_or(u32::MAX);
@@ -179,6 +206,26 @@ fn arm(body: &Value) -> Answered {
         )
     });
     Ok(json!({}))
+}
+
+/// What is armed still, by name.
+fn armed() -> Value {
+    FAILPOINTS.with_borrow(|armed| {
+        let of = |point: &Failpoint| NAMES.iter().find(|(_, known)| known == point);
+        let action = |wanted: Action| Action::NAMES.iter().find(|(_, known)| *known == wanted);
+        armed
+            .iter()
+            .filter_map(|(point, entry)| {
+                let (name, _) = of(point)?;
+                let (action, _) = action(entry.action)?;
+                Some((
+                    (*name).to_owned(),
+                    json!({ "action": action, "times": entry.times }),
+                ))
+            })
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    })
 }
 
 fn set_kv(body: &Value) -> Answered {
@@ -228,9 +275,24 @@ async fn of_run(world: &Edge, method: &str, run_id: &str, what: &str, body: &Val
     }
 }
 
+#[wasm_bindgen]
+extern "C" {
+    type Objects;
+    #[wasm_bindgen(method, catch, js_name = getByName)]
+    fn get_by_name(this: &Objects, name: &str) -> Result<Stub, JsValue>;
+
+    type Stub;
+    #[wasm_bindgen(method, catch, js_name = evict)]
+    fn evict_raw(this: &Stub) -> Result<Promise, JsValue>;
+}
+
 async fn evict(world: &Edge, run_id: &RunId) -> Answered {
-    js::call_method(&world.env, "RUN", run_id.as_str(), "evict")
-        .await
-        .map(|()| json!({}))
+    let dropped = async {
+        let stub = js::binding::<Objects>(&world.env, "RUN")?.get_by_name(run_id.as_str())?;
+        js::settled(stub.evict_raw()?).await
+    };
+    let dropped: Result<JsValue, js::Fault> = dropped.await;
+    dropped
+        .map(|_| json!({}))
         .map_err(|fault| (503, fault.message))
 }

@@ -40,19 +40,15 @@ extern "C" {
 pub struct Edge {
     pub env: JsValue,
     pub config: Config,
-    /// The origin that the client used, for callbacks.
-    origin: String,
     drawn: Cell<u64>,
 }
 
 impl Edge {
-    pub fn new(env: JsValue, origin: Option<String>) -> Self {
+    pub fn new(env: JsValue) -> Self {
         let config = Config::read(&env);
-        let origin = config.public_origin.clone().or(origin);
         Self {
             env,
             config,
-            origin: origin.unwrap_or_else(|| "http://localhost".to_owned()),
             drawn: Cell::new(0),
         }
     }
@@ -128,6 +124,13 @@ impl World for Edge {
         bytes
     }
 
+    fn secret_random(&self) -> Result<[u8; 32], Fault> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes)
+            .map_err(|e| Fault::new("draw", "random bytes", e.to_string()))?;
+        Ok(bytes)
+    }
+
     async fn run(&self, run_id: &RunId, call: &RunCall) -> Result<RunAnswer, Fault> {
         self.call("RUN", "call the run", run_id.as_str(), call)
             .await
@@ -194,10 +197,6 @@ impl World for Edge {
 
     fn secret(&self, tenant_id: &TenantId, name: &str) -> Option<String> {
         config::tenant_secret(&self.env, tenant_id.as_str(), name)
-    }
-
-    fn origin(&self) -> String {
-        self.origin.clone()
     }
 
     async fn sleep(&self, ms: i64) {

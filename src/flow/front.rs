@@ -15,7 +15,6 @@ use crate::ports::{
 };
 use crate::run::event::{DeadLetterReason, PinnedTool, RequestRef, RunCreated, Settlement};
 use crate::schema;
-use crate::words::limits::PLAN_STEPS_MAX;
 use crate::words::{DeadLetterId, RunId, TenantId, TraceId};
 
 use super::relay::relay;
@@ -155,7 +154,7 @@ async fn resolve_agent<W: World>(
 ) -> Result<(Option<String>, Json, Agent), Refused> {
     let Some(reference) = body.get("agent").and_then(Value::as_str) else {
         let plan = body.get("plan").cloned().unwrap_or_default();
-        let definition = inline_agent(plan);
+        let definition = Agent::inline_definition(&plan);
         let agent = Agent::parse(&definition).map_err(|violations| {
             Refused::Invalid(violations.into_iter().map(from_inline_plan).collect())
         })?;
@@ -184,17 +183,6 @@ async fn resolve_agent<W: World>(
         TenantAnswer::NotFound => Err(unknown()),
         _ => Err(unexpected("find the agent", tenant_id).into()),
     }
-}
-
-/// An inline plan as the agent it stands for: one that has only a planner, and no limit of its own
-/// on the number of steps.
-fn inline_agent(plan: Value) -> Value {
-    let mut planner = serde_json::Map::new();
-    planner.insert("kind".into(), "plan".into());
-    if let Value::Object(members) = plan {
-        planner.extend(members);
-    }
-    serde_json::json!({ "planner": planner, "limits": { "max_steps": PLAN_STEPS_MAX } })
 }
 
 /// An inline plan was wrapped into an agent; its flaws are told where the client wrote them.

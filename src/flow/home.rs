@@ -15,7 +15,7 @@ use crate::json::Json;
 use crate::outbox::{self, Sent};
 use crate::ports::{Fault, ProjectedDeadLetter, Projection, RunAnswer, RunCall, RunOp, RunResult};
 use crate::run::event::RunCreated;
-use crate::run::{Corrupt, DeadLetter, Identity, Row, State, log, view};
+use crate::run::{Corrupt, DeadLetter, Identity, Row, State, Status, log, view};
 use crate::words::Timestamp;
 use crate::words::limits::LIST_LIMIT_MAX;
 
@@ -124,6 +124,10 @@ impl Home {
         }
         let messages = self.take_due(now.plus_ms(moved_ms));
         self.set_alarm(store)?;
+        if let Ok(RunResult::Checked { projection, .. }) = &result {
+            // The sweeper tells the index itself.
+            self.projected(projection.seq);
+        }
         Ok(Outcome {
             answer: RunAnswer { result, messages },
             projection: self.take_projection(),
@@ -157,7 +161,9 @@ impl Home {
         let messages = self.take_due(now);
         self.set_alarm(store)?;
         let projection = match &self.state {
-            Some(state) if state.shown_seq > self.projected_seq => Some(projection(state)),
+            Some(state) if state.shown_seq > self.projected_seq => {
+                Some(projection(state, state.updated_at))
+            }
             _ => None,
         };
         Ok(Woken {
@@ -268,7 +274,7 @@ impl Home {
                     return Err(unexpected());
                 };
                 Ok(RunResult::Checked {
-                    projection: projection(state),
+                    projection: projection(state, now),
                     rearmed,
                 })
             }
@@ -490,7 +496,7 @@ impl Home {
             return None;
         }
         self.counts.projections = self.counts.projections.saturating_add(1);
-        Some(projection(state))
+        Some(projection(state, state.updated_at))
     }
 
     #[cfg(feature = "test-seams")]
@@ -629,7 +635,7 @@ fn first_answer<S: LogStore>(store: &S) -> Result<RunResult, Failure> {
     Ok(RunResult::Shown(raw(&view::run(&born))?))
 }
 
-pub fn projection(state: &State) -> Projection {
+pub fn projection(state: &State, now: Timestamp) -> Projection {
     let dead_letters = state
         .dead_letters
         .iter()
@@ -645,7 +651,21 @@ pub fn projection(state: &State) -> Projection {
         created_at: state.created_at,
         updated_at: state.updated_at,
         ended_at: state.ended_at,
+        quiet_until: quiet_until(state, now),
         dead_letters,
+    }
+}
+
+/// When to doubt a run that lies still: once its alarm should have fired, or, where nothing but the
+/// world outside can move it, after a day.
+fn quiet_until(state: &State, now: Timestamp) -> Option<Timestamp> {
+    const DAY_MS: i64 = 86_400_000;
+    match state.status {
+        Status::Blocked | Status::Waiting => {
+            let wake_at = outbox::wake_at(state, &Sent::default());
+            Some(wake_at.unwrap_or(now.plus_ms(DAY_MS)))
+        }
+        _ => None,
     }
 }
 

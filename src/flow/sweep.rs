@@ -24,7 +24,7 @@ pub struct Findings {
     /// Entries of an index for runs that were never born.
     pub forgotten: u64,
     /// Runs that could not be asked, or whose log cannot be read.
-    pub unreachable: u64,
+    pub unanswered: u64,
 }
 
 /// Sweeps every tenant of the directory and `also`, those that need no entry there.
@@ -84,7 +84,7 @@ async fn sweep_tenant<W: World>(
             op: RunOp::Check,
         };
         let Ok(answer) = world.run(&run_id, &call).await else {
-            findings.unreachable += 1;
+            findings.unanswered += 1;
             continue;
         };
         findings.resent += answer.messages.len() as u64;
@@ -100,7 +100,7 @@ async fn sweep_tenant<W: World>(
             Err(Refusal::NotFound) => {
                 findings.forgotten += u64::from(forget(world, tenant_id, &run_id, before).await?);
             }
-            _ => findings.unreachable += 1,
+            _ => findings.unanswered += 1,
         }
     }
     if projections.is_empty() {

@@ -4,16 +4,22 @@
 //! the claim is the permission; the report is accepted only under the claim's token. So a message
 //! may come twice, late or never, and a worker may die anywhere.
 
+use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::task::Poll;
 
 use futures::future::{Either, select};
+use futures::stream::{FuturesUnordered, StreamExt};
 use serde::{Deserialize, Serialize};
 
-use crate::decide::{Assignment, Claim, ClaimReply, Extend, Report, Settle, TurnedAway};
+use crate::decide::{Assignment, Claim, ClaimReply, Extend, Refusal, Report, Settle};
 use crate::envelope::{Door, accept};
 use crate::json::{self, Json, Value, Violation};
 use crate::outbox::WorkMessage;
-use crate::ports::{Failpoint, Fault, Projection, RunAnswer, RunCall, RunOp, RunResult, World};
+use crate::ports::{
+    Failpoint, Fault, Projection, RunAnswer, RunCall, RunOp, RunResult, TenantAnswer, TenantCall,
+    World,
+};
 use crate::run::event::{DeadLetterReason, Purpose, StepError};
 use crate::schema;
 use crate::tool::{
@@ -27,6 +33,13 @@ use super::{Verdict, relay::relay, stray};
 /// How often a report is tried before it is put aside for a later worker.
 const REPORT_TRIES: u32 = 3;
 const REPORT_RETRY_MS: i64 = 200;
+/// What is left of a lease when a worker asks for more before it calls.
+const LATE_MS: i64 = 1_000;
+/// How long a worker waits for the cache: a slow one is an empty one.
+const CACHE_MS_MAX: i64 = 1_000;
+/// How long one worker goes on from step to step. A consumer has 15 minutes and a tool may take ten.
+/// https://developers.cloudflare.com/queues/platform/limits/
+const CHAIN_MS_MAX: i64 = 180_000;
 /// How long before a queue's message is tried again when a run's object cannot be reached.
 const REDELIVERY_S: u32 = 2;
 const REDELIVERY_S_MAX: u32 = 600;
@@ -67,18 +80,72 @@ async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault>
     if delivery.attempts > 1 && deliver_put_aside(world, &step).await? {
         return Ok(());
     }
-    let mut next = claim(world, &step).await?;
+    // Outcomes on their way to the cache. They go beside the work: a step that was granted with the
+    // last report must not wait for them while its lease runs.
+    let mut asides = FuturesUnordered::new();
+    let began = world.now();
+    let mut next = match claim(world, &step).await? {
+        Claimed::Granted(assignment) => Some(*assignment),
+        Claimed::Nothing => None,
+        Claimed::NoTenant => {
+            let errors = vec![Violation::new("/tenant_id", "there is no such tenant")];
+            return stray::keep_message(world, delivery.body, errors)
+                .await
+                .map(drop);
+        }
+    };
     while let Some(assignment) = next {
         world.pass(Failpoint::ConsumerClaimed).await?;
-        let report = match put_aside(world, &assignment).await {
-            Some(report) => report,
-            None => act(world, &assignment).await,
+        let Some(report) = beside(&mut asides, find_or_act(world, &assignment)).await else {
+            world.log(&format!(
+                "a step of {} was taken too late",
+                assignment.run_id
+            ));
+            break;
         };
         world.pass(Failpoint::ConsumerAfterTool).await?;
-        next = settle(world, &assignment, report).await?;
+        if world.keeps_every_outcome() {
+            let (assignment, report) = (assignment.clone(), report.clone());
+            asides.push(async move {
+                if let Err(fault) = set_aside(world, &assignment, &report).await {
+                    world.log(&format!("an outcome was not cached: {fault}"));
+                }
+            });
+        }
+        let wants_next = world.now().ms_since(began) < CHAIN_MS_MAX;
+        next = beside(&mut asides, settle(world, &assignment, report, wants_next)).await?;
         world.pass(Failpoint::ConsumerSettled).await?;
     }
+    while asides.next().await.is_some() {}
     Ok(())
+}
+
+/// Waits for `main`, and lets `asides` get on meanwhile.
+async fn beside<T, F: Future<Output = ()>>(
+    asides: &mut FuturesUnordered<F>,
+    main: impl Future<Output = T>,
+) -> T {
+    let mut main = pin!(main);
+    poll_fn(|context| {
+        while let Poll::Ready(Some(())) = asides.poll_next_unpin(context) {}
+        main.as_mut().poll(context)
+    })
+    .await
+}
+
+/// The outcome that a lost worker put aside, or else a new one. `None`: this worker came too late,
+/// and the step is no longer its own.
+async fn find_or_act<W: World>(world: &W, assignment: &Assignment) -> Option<Report> {
+    if let Some(report) = put_aside(world, assignment).await {
+        return Some(report);
+    }
+    // A worker that stalled since its claim may hold nothing any more. What it does not hold it must
+    // not call.
+    let mut assignment = assignment.clone();
+    if world.now().plus_ms(LATE_MS) >= assignment.lease_until {
+        assignment.lease_until = extend(world, &assignment).await?;
+    }
+    Some(act(world, &assignment).await)
 }
 
 /// Takes a message that its queue gave up on. A step's is not lost by that, because its run sends it
@@ -145,7 +212,14 @@ fn read_message<W: World>(world: &W, body: &str) -> Result<StepRef, Vec<Violatio
     }
 }
 
-async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Option<Assignment>, Fault> {
+/// What a claim led to.
+enum Claimed {
+    Granted(Box<Assignment>),
+    Nothing,
+    NoTenant,
+}
+
+async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Claimed, Fault> {
     let answer = ask(
         world,
         &step.tenant_id,
@@ -153,14 +227,12 @@ async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Option<Assignment>
         RunOp::Claim(step.claim.clone()),
     )
     .await?;
-    let granted = match answer.result {
-        Ok(RunResult::Claim(ClaimReply::Granted(assignment))) => Some(*assignment),
-        Ok(RunResult::Claim(ClaimReply::TurnedAway(why))) => {
-            if why == TurnedAway::Stale {
-                world.log(&format!("a stale message of {} was dropped", step.run_id));
-            }
-            None
+    relay(world, &answer.messages).await;
+    let why = match answer.result {
+        Ok(RunResult::Claim(ClaimReply::Granted(assignment))) => {
+            return Ok(Claimed::Granted(assignment));
         }
+        Ok(RunResult::Claim(ClaimReply::TurnedAway(why))) => format!("{why:?}"),
         Ok(_) => {
             return Err(Fault::new(
                 "claim",
@@ -168,17 +240,21 @@ async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Option<Assignment>
                 "got an answer of another kind",
             ));
         }
-        // A run that is not there, or is frozen, is no reason to deliver the message again.
-        Err(refusal) => {
-            world.log(&format!(
-                "a message of {} was dropped: {refusal:?}",
-                step.run_id
-            ));
-            None
+        Err(Refusal::NotFound) => {
+            let call = TenantCall::Tools { names: Vec::new() };
+            if let TenantAnswer::NotFound = world.tenant(&step.tenant_id, &call).await? {
+                return Ok(Claimed::NoTenant);
+            }
+            "NotFound".to_owned()
         }
+        // A run that is frozen is no reason to deliver the message again.
+        Err(refusal) => format!("{refusal:?}"),
     };
-    relay(world, &answer.messages).await;
-    Ok(granted)
+    world.log(&format!(
+        "a message of {} was turned away: {why}",
+        step.run_id
+    ));
+    Ok(Claimed::Nothing)
 }
 
 /// Does what the assignment says, while telling the run's object that it is alive.
@@ -217,6 +293,7 @@ async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Repo
     let answer = call_alive(world, assignment, &request).await;
     match classify(&answer, world.now()) {
         Outcome::Succeeded { result } => completed(tool, &answer, result),
+        // No callback was offered, so there is none to wait for.
         Outcome::Accepted => completed(tool, &answer, Value::Null),
         Outcome::Retryable {
             status_code,
@@ -224,7 +301,7 @@ async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Repo
             retry_after_ms,
             sent,
         } => Report::Failed {
-            error: step_error("retryable", request.mask(&error), status_code, Vec::new()),
+            error: step_error("unavailable", request.mask(&error), status_code, Vec::new()),
             reason: DeadLetterReason::RetriesExhausted,
             retryable: true,
             retry_after_ms,
@@ -326,27 +403,24 @@ fn prepare<W: World, T>(
         assignment.run_id, assignment.step_index, assignment.token
     );
     let traceparent = format!("00-{}-{}-01", assignment.trace_id, SpanId::derive(&span));
-    let callback_url = format!("{}/v1/callbacks/none", world.origin());
     let call = Call {
         run_id: assignment.run_id.as_str(),
         step_index: assignment.step_index,
         attempt: assignment.attempt,
         idempotency_key: &assignment.idempotency_key,
         traceparent: &traceparent,
-        callback_url: &callback_url,
+        callback_url: None,
         arguments: &assignment.arguments,
     };
     let secrets = |name: &str| world.secret(&assignment.tenant_id, name);
     make(&call, &secrets).map_err(|error| {
-        let violations = match &error {
-            RequestError::Arguments { violations } => violations.clone(),
-            _ => Vec::new(),
-        };
-        refused(
-            DeadLetterReason::InvalidArguments,
-            error.to_string(),
-            violations,
-        )
+        let message = error.to_string();
+        match error {
+            RequestError::Arguments { violations } => {
+                refused(DeadLetterReason::InvalidArguments, message, violations)
+            }
+            _ => refused(DeadLetterReason::Undeliverable, message, Vec::new()),
+        }
     })
 }
 
@@ -393,13 +467,14 @@ async fn settle<W: World>(
     world: &W,
     assignment: &Assignment,
     report: Report,
+    wants_next: bool,
 ) -> Result<Option<Assignment>, Fault> {
     let settle = Settle {
         step_index: assignment.step_index,
         token: assignment.token,
         report,
         duplicates_suppressed: 0,
-        wants_next: true,
+        wants_next,
     };
     let mut tries = 0;
     let answer = loop {
@@ -420,11 +495,6 @@ async fn settle<W: World>(
             Err(_) => world.sleep(REPORT_RETRY_MS << tries).await,
         }
     };
-    if world.keeps_every_outcome()
-        && let Err(fault) = set_aside(world, assignment, &settle.report).await
-    {
-        world.log(&format!("an outcome was not cached: {fault}"));
-    }
     relay(world, &answer.messages).await;
     match answer.result {
         Ok(RunResult::Settle(reply)) => {
@@ -507,10 +577,14 @@ async fn put_aside<W: World>(world: &W, assignment: &Assignment) -> Option<Repor
     (aside.step_index == assignment.step_index).then_some(aside.report)
 }
 
-/// A cache that fails, or holds what cannot be read, is a cache that holds nothing.
+/// A cache that fails, is slow, or holds what cannot be read, is a cache that holds nothing.
 async fn find_put_aside<W: World>(world: &W, key: &str) -> Option<PutAside> {
-    let text = world.outcome(key).await.ok()??;
-    serde_json::from_str(&text).ok()
+    let asked = pin!(world.outcome(key));
+    let patience = pin!(world.sleep(CACHE_MS_MAX));
+    match select(asked, patience).await {
+        Either::Left((found, _)) => serde_json::from_str(&found.ok()??).ok(),
+        Either::Right(_) => None,
+    }
 }
 
 /// The key holds hex after the last slash and a tenant's name has no slash, so no two meet.
@@ -537,7 +611,7 @@ async fn ask<W: World>(
 
 fn refused(reason: DeadLetterReason, message: String, errors: Vec<Violation>) -> Report {
     Report::Failed {
-        error: step_error("invalid_arguments", message, None, errors),
+        error: step_error(reason.as_str(), message, None, errors),
         reason,
         retryable: false,
         retry_after_ms: None,
@@ -561,7 +635,8 @@ fn step_error(
 
 fn dead_letter_reason(reason: RejectReason) -> DeadLetterReason {
     match reason {
-        RejectReason::RejectedByTool | RejectReason::Blocked => DeadLetterReason::RejectedByTool,
+        RejectReason::RejectedByTool => DeadLetterReason::RejectedByTool,
+        RejectReason::Blocked => DeadLetterReason::Undeliverable,
         RejectReason::InvalidResult => DeadLetterReason::InvalidResult,
         RejectReason::InvalidArguments => DeadLetterReason::InvalidArguments,
     }

@@ -11,6 +11,14 @@ use super::problem::{INVALID_HEADER, Problem, UNSUPPORTED_MEDIA_TYPE};
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<'r>(pub &'r [(String, String)]);
 
+/// What HTTP clients say of a body when nobody told them what it is: `curl -d`, `fetch` with a
+/// string, and the like. The body is read as JSON all the same.
+const SAID_BY_DEFAULT: [&str; 3] = [
+    "application/x-www-form-urlencoded",
+    "text/plain",
+    "application/octet-stream",
+];
+
 impl<'r> Headers<'r> {
     /// The value of a header that was sent once; of one that was sent more than once, none is right.
     pub fn once(&self, name: &str) -> Option<&'r str> {
@@ -66,6 +74,7 @@ impl<'r> Headers<'r> {
             essence.is_empty()
                 || essence == "application/json"
                 || (essence.starts_with("application/") && essence.ends_with("+json"))
+                || SAID_BY_DEFAULT.contains(&essence.as_str())
         });
         if all_json {
             return Ok(());
@@ -261,14 +270,15 @@ mod tests {
     }
 
     #[test]
-    fn only_json_is_a_body() {
+    fn what_is_surely_not_json_is_refused() {
         for (sent, fine) in [
             ("application/json", true),
             ("Application/JSON; charset=utf-8", true),
             ("application/vnd.acme+json", true),
             ("", true),
-            ("text/plain", false),
-            ("application/x-www-form-urlencoded", false),
+            ("text/plain;charset=UTF-8", true),
+            ("application/x-www-form-urlencoded", true),
+            ("multipart/form-data; boundary=x", false),
             ("application/jsonp", false),
             ("application/cloudevents+xml", false),
         ] {

@@ -64,6 +64,20 @@ pub enum Act {
     Discard,
 }
 
+impl Act {
+    /// Whether it is of the dead letters: the operator's token opens those that no tenant owns.
+    pub fn is_of_the_desk(self) -> bool {
+        matches!(
+            self,
+            Self::ListDeadLetters
+                | Self::GetDeadLetter
+                | Self::Redeliver
+                | Self::Resolve
+                | Self::Discard
+        )
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorAct {
     CreateTenant,

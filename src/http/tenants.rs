@@ -86,7 +86,7 @@ pub async fn create_key<W: World>(
     let [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, ..] = call.world.random();
     let key_id = KeyId::new(now, [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9]);
     let secret = match &request {
-        None => call.world.random(),
+        None => call.world.secret_random()?,
         Some(request) => secret_for(config, &tenant_id, &key_id, &request.key),
     };
     let key = key_text(&tenant_id, &key_id, secret);

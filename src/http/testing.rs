@@ -146,10 +146,6 @@ impl World for Fake {
         None
     }
 
-    fn origin(&self) -> String {
-        "http://localhost".to_owned()
-    }
-
     async fn sleep(&self, _: i64) {}
 
     fn keeps_every_outcome(&self) -> bool {

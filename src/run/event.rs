@@ -177,8 +177,6 @@ pub enum WaitKind {
 pub enum SkipReason {
     /// Its `when` was false.
     When,
-    /// The run failed or ended before the step's turn came.
-    RunEnded,
 }
 
 /// Why a step did not succeed, for the person who must act.
@@ -246,6 +244,22 @@ pub struct RequestRef {
     pub key: String,
     /// SHA-256 of the canonical body.
     pub fingerprint: String,
+}
+
+impl DeadLetterReason {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidEnvelope => "invalid_envelope",
+            Self::InvalidArguments => "invalid_arguments",
+            Self::UnknownTool => "unknown_tool",
+            Self::RejectedByTool => "rejected_by_tool",
+            Self::RetriesExhausted => "retries_exhausted",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::InvalidResult => "invalid_result",
+            Self::FanOutLimit => "fan_out_limit",
+            Self::Undeliverable => "undeliverable",
+        }
+    }
 }
 
 impl Settlement {

@@ -71,8 +71,8 @@ pub fn register(
             },
         };
         sql.exec(
-            "INSERT INTO runs (run_id, seq, status, agent, tags, created_at, updated_at)
-             VALUES (?1, 0, 'queued', ?2, ?3, ?4, ?4) ON CONFLICT (run_id) DO NOTHING",
+            "INSERT INTO runs (run_id, seq, status, agent, tags, created_at, updated_at, quiet_until)
+             VALUES (?1, 0, 'queued', ?2, ?3, ?4, ?4, ?4) ON CONFLICT (run_id) DO NOTHING",
             &[
                 run_id.as_str().into(),
                 run.agent.into(),
@@ -106,14 +106,19 @@ pub fn project(sql: &impl Sql, projections: &[Projection]) -> Result<TenantAnswe
 
 /// Whether the projection was news.
 fn update(sql: &impl Sql, projection: &Projection) -> Result<bool, Fault> {
+    let said = projection.quiet_until.unwrap_or(projection.updated_at);
+    let quiet_until = said.max(projection.updated_at);
     let written = sql.exec(
-        "INSERT INTO runs (run_id, seq, status, agent, tags, created_at, updated_at, ended_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+        "INSERT INTO runs
+            (run_id, seq, status, agent, tags, created_at, updated_at, ended_at, quiet_until)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
          ON CONFLICT (run_id) DO UPDATE
             SET seq = excluded.seq, status = excluded.status, agent = excluded.agent,
                 tags = excluded.tags, created_at = excluded.created_at,
-                updated_at = excluded.updated_at, ended_at = excluded.ended_at
+                updated_at = excluded.updated_at, ended_at = excluded.ended_at,
+                quiet_until = excluded.quiet_until
             WHERE excluded.seq > runs.seq
+               OR (excluded.seq = runs.seq AND excluded.quiet_until > runs.quiet_until)
          RETURNING run_id",
         &[
             projection.run_id.as_str().into(),
@@ -124,6 +129,7 @@ fn update(sql: &impl Sql, projection: &Projection) -> Result<bool, Fault> {
             projection.created_at.into(),
             projection.updated_at.into(),
             projection.ended_at.into(),
+            quiet_until.into(),
         ],
     )?;
     Ok(!written.is_empty())

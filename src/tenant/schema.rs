@@ -39,7 +39,8 @@ const TABLES: [&str; 7] = [
         definition TEXT NOT NULL,
         PRIMARY KEY (kind, name, version)
     ) STRICT",
-    // The index of runs. `seq` is 0 while the run was only registered.
+    // The index of runs. `seq` is 0 while the run was only registered. Before `quiet_until` nothing
+    // need be heard of the run.
     "CREATE TABLE IF NOT EXISTS runs (
         run_id TEXT NOT NULL PRIMARY KEY,
         seq INTEGER NOT NULL,
@@ -48,6 +49,7 @@ const TABLES: [&str; 7] = [
         tags TEXT NOT NULL,
         created_at INTEGER NOT NULL,
         updated_at INTEGER NOT NULL,
+        quiet_until INTEGER NOT NULL,
         ended_at INTEGER
     ) STRICT, WITHOUT ROWID",
     // Clients' keys. The day comes first, so that old ones are found without a further index.

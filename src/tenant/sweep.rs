@@ -55,10 +55,10 @@ type Silent = BTreeMap<RunId, Timestamp>;
 
 fn among_newest(sql: &impl Sql, before: Timestamp, limit: usize) -> Result<Silent, Fault> {
     let rows = sql.exec(
-        "SELECT run_id, updated_at
-         FROM (SELECT run_id, updated_at, ended_at FROM runs ORDER BY run_id DESC LIMIT ?1)
-         WHERE ended_at IS NULL AND updated_at < ?2
-         ORDER BY updated_at DESC, run_id DESC LIMIT ?3",
+        "SELECT run_id, quiet_until
+         FROM (SELECT run_id, quiet_until, ended_at FROM runs ORDER BY run_id DESC LIMIT ?1)
+         WHERE ended_at IS NULL AND quiet_until < ?2
+         ORDER BY quiet_until DESC, run_id DESC LIMIT ?3",
         &[
             count(EXAMINED_MAX).into(),
             before.into(),
@@ -66,7 +66,7 @@ fn among_newest(sql: &impl Sql, before: Timestamp, limit: usize) -> Result<Silen
         ],
     )?;
     rows.iter()
-        .map(|row| Ok((row.word("run_id")?, row.time("updated_at")?)))
+        .map(|row| Ok((row.word("run_id")?, row.time("quiet_until")?)))
         .collect()
 }
 
@@ -78,10 +78,10 @@ fn next_page(
 ) -> Result<Silent, Fault> {
     let below = stored.unwrap_or(page::TOP);
     let rows = sql.exec(
-        "SELECT run_id, updated_at
-         FROM (SELECT run_id, updated_at, ended_at FROM runs WHERE run_id < ?1
+        "SELECT run_id, quiet_until
+         FROM (SELECT run_id, quiet_until, ended_at FROM runs WHERE run_id < ?1
                ORDER BY run_id DESC LIMIT ?2)
-         WHERE ended_at IS NULL AND updated_at < ?3
+         WHERE ended_at IS NULL AND quiet_until < ?3
          ORDER BY run_id DESC LIMIT ?4",
         &[
             below.into(),
@@ -98,7 +98,7 @@ fn next_page(
         sql.exec("UPDATE tenant SET sweep_below = ?1", &[next.into()])?;
     }
     rows.iter()
-        .map(|row| Ok((row.word("run_id")?, row.time("updated_at")?)))
+        .map(|row| Ok((row.word("run_id")?, row.time("quiet_until")?)))
         .collect()
 }
 

@@ -313,6 +313,7 @@ pub fn projection(run_id: RunId, seq: u64, status: &str) -> Projection {
         created_at: NOON,
         updated_at,
         ended_at: ended.then_some(updated_at),
+        quiet_until: None,
         dead_letters: vec![],
     }
 }

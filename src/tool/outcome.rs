@@ -32,7 +32,7 @@ use super::request::{OutboundRequest, RequestError};
 use crate::json::{self, Violation};
 use crate::retry::retry_after_ms;
 use crate::words::Timestamp;
-use crate::words::limits::VALUE_BYTES_MAX;
+use crate::words::limits::{VALUE_BYTES_MAX, VIOLATIONS_MAX};
 
 const ERROR_BYTES_MAX: usize = 1024;
 const PREVIEW_BYTES_MAX: usize = 200;
@@ -263,7 +263,7 @@ fn classify_reply(reply: &Reply, now: Timestamp) -> Outcome {
             status_code,
             error: error_text(reply),
             reason: RejectReason::RejectedByTool,
-            errors: Vec::new(),
+            errors: problem_errors(reply),
         },
     }
 }
@@ -334,12 +334,37 @@ fn error_text(reply: &Reply) -> String {
     format!("{lead}: {said}")
 }
 
-fn problem_text(reply: &Reply) -> Option<String> {
+/// A problem document (RFC 9457), where the answer is one.
+fn problem(reply: &Reply) -> Option<Value> {
     let content_type = reply.content_type.as_deref()?.to_ascii_lowercase();
     if !content_type.starts_with("application/problem+json") {
         return None;
     }
-    let problem = json::read(&reply.body).ok()?;
+    json::read(&reply.body).ok()
+}
+
+/// The places that a problem document names: in the tool's request, which is the step's arguments.
+fn problem_errors(reply: &Reply) -> Vec<Violation> {
+    let problem = problem(reply).unwrap_or_default();
+    let listed = problem.get("errors").and_then(Value::as_array);
+    let violation = |error: &Value| {
+        let text = |member: &str| error.get(member).and_then(Value::as_str);
+        let pointer = text("pointer")?.trim_start_matches('#');
+        let message = text("message").or_else(|| text("detail"))?;
+        Some(Violation::new(
+            format!(
+                "/payload/arguments{}",
+                preview(pointer.as_bytes(), PREVIEW_BYTES_MAX)
+            ),
+            preview(message.as_bytes(), PREVIEW_BYTES_MAX),
+        ))
+    };
+    let errors = listed.into_iter().flatten().filter_map(violation);
+    errors.take(VIOLATIONS_MAX).collect()
+}
+
+fn problem_text(reply: &Reply) -> Option<String> {
+    let problem = problem(reply)?;
     ["detail", "title"]
         .iter()
         .filter_map(|member| problem.get(member)?.as_str())

@@ -22,7 +22,8 @@ pub struct Call<'a> {
     pub attempt: u32,
     pub idempotency_key: &'a str,
     pub traceparent: &'a str,
-    pub callback_url: &'a str,
+    /// Where the tool may report later; `None` where nothing listens.
+    pub callback_url: Option<&'a str>,
     pub arguments: &'a Value,
 }
 
@@ -152,7 +153,6 @@ fn build(
         ("Dormouse-Run-Id", call.run_id.to_owned()),
         ("Dormouse-Step-Index", call.step_index.to_string()),
         ("Dormouse-Attempt", call.attempt.to_string()),
-        ("Dormouse-Callback", call.callback_url.to_owned()),
         ("accept", "application/json".to_owned()),
         (
             "user-agent",
@@ -161,6 +161,9 @@ fn build(
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
+    if let Some(callback_url) = call.callback_url {
+        headers.push(("Dormouse-Callback".to_owned(), callback_url.to_owned()));
+    }
     if body.is_some() {
         headers.push(("content-type".to_owned(), "application/json".to_owned()));
     }

@@ -18,7 +18,7 @@ fn call(arguments: &Value) -> Call<'_> {
         attempt: 2,
         idempotency_key: "abc",
         traceparent: "00-t-s-01",
-        callback_url: "https://d.example/v1/callbacks/tok",
+        callback_url: Some("https://d.example/v1/callbacks/tok"),
         arguments,
     }
 }
@@ -62,8 +62,8 @@ fn a_post_carries_its_arguments_and_the_headers_of_the_contract() {
             ("Dormouse-Run-Id", "run_1"),
             ("Dormouse-Step-Index", "3"),
             ("Dormouse-Attempt", "2"),
-            ("Dormouse-Callback", "https://d.example/v1/callbacks/tok"),
             ("user-agent", agent.as_str()),
+            ("Dormouse-Callback", "https://d.example/v1/callbacks/tok"),
             ("content-type", "application/json"),
             ("Authorization", "Bearer s3cret+/?#&"),
             ("Accept", "text/json"),

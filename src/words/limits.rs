@@ -24,7 +24,7 @@ pub const ROW_BYTES_MAX: usize = 1_900_000;
 /// The log of one run: it is folded in memory when its object wakes.
 pub const LOG_BYTES_MAX: usize = 32 * MIB;
 
-/// Steps of a plan: each is a few rows and a place in every fold.
+/// Steps of a plan: each has a place in every fold and a few entries in the log.
 pub const PLAN_STEPS_MAX: usize = 500;
 /// Nesting of outside JSON; readers recurse, and the stack of a wasm module is 1 MiB.
 pub const JSON_DEPTH_MAX: usize = 128;
@@ -36,9 +36,9 @@ pub const VIOLATIONS_MAX: usize = 32;
 pub const POINTER_BYTES_MAX: usize = 1024;
 /// Envelopes in one request: the contract's number.
 pub const ENVELOPES_PER_REQUEST_MAX: usize = 100;
-/// Tags of one run; each is an indexed row.
+/// Tags of one run: all of them are read for each row that a list examines.
 pub const TAGS_MAX: usize = 32;
-/// A tag's value: part of an index.
+/// A tag's value, likewise.
 pub const TAG_VALUE_BYTES_MAX: usize = 256;
 /// Items of a list when the caller names no number.
 pub const LIST_LIMIT_DEFAULT: usize = 50;

@@ -694,6 +694,7 @@ const ROUTES: &[&str] = &[
     "DELETE /v1/tools/{name}",
     "GET /healthz",
     "GET /openapi.json",
+    "GET /problems/{name}",
     "GET /schemas/{name}.json",
     "GET /v1/agents",
     "GET /v1/agents/{name}",
@@ -713,7 +714,6 @@ const ROUTES: &[&str] = &[
     "POST /v1/tenants",
     "POST /v1/tenants/{tenant_id}/keys",
     "PUT /v1/agents/{name}",
-    "PUT /v1/secrets/{name}",
     "PUT /v1/tools/{name}",
 ];
 
@@ -879,13 +879,13 @@ const UNSUPPORTED: &[(&str, &str)] = &[];
 /// Where `schemas/get-suite.sh` puts it, unless the environment says otherwise.
 fn suite() -> PathBuf {
     let folder = std::env::var_os("JSON_SCHEMA_TEST_SUITE").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/json-schema-test-suite"),
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/json-schema-suite"),
         PathBuf::from,
     );
     assert!(
         folder.join("tests/draft2020-12/type.json").is_file(),
-        "the JSON-Schema-Test-Suite is not at {}: run schemas/get-suite.sh, \
-         or set JSON_SCHEMA_TEST_SUITE to a folder that holds its tests/ and remotes/",
+        "the JSON-Schema-Test-Suite is not at {}: \
+         set JSON_SCHEMA_TEST_SUITE to a folder that holds its tests/ and remotes/",
         folder.display()
     );
     folder

@@ -11,10 +11,8 @@ use super::rng::Rng;
 pub struct Seen {
     pub run_id: String,
     pub step_index: String,
-    pub attempt: String,
     pub key: String,
     pub tool: String,
-    pub body: String,
     /// Whether this request had the effect, as the first of its key.
     pub first: bool,
 }
@@ -59,8 +57,7 @@ impl Sink {
             .unwrap_or_default()
             .to_owned();
         let key = header("idempotency-key");
-        if let Some(asked) = tool.strip_prefix("verify-") {
-            let _ = asked;
+        if tool.starts_with("verify-") {
             return match self.acted.get(&key) {
                 Some(_) => reply(200, r#"{"verified":true}"#, None),
                 None => reply(404, "{}", None),
@@ -72,10 +69,8 @@ impl Sink {
         self.seen.push(Seen {
             run_id: header("dormouse-run-id"),
             step_index: header("dormouse-step-index"),
-            attempt: header("dormouse-attempt"),
             key: key.clone(),
             tool,
-            body: request.body.clone().unwrap_or_default(),
             first: acts && times == 0,
         });
         if acts {

@@ -495,7 +495,8 @@ impl Inner {
             );
         }
         let armed = self.armed.contains_key(run_id);
-        invariants::after_turn(&self.objects[run_id], armed);
+        let thorough = self.rng.percent(20);
+        invariants::after_turn(&self.objects[run_id], armed, thorough);
     }
 
     fn redeliver(&mut self, queue: usize, body: String, attempts: u32, after_ms: i64) {
@@ -692,10 +693,6 @@ impl World for Sim {
 
     fn secret(&self, _: &TenantId, name: &str) -> Option<String> {
         (name == "KEY").then(|| "canary-7f3".to_owned())
-    }
-
-    fn origin(&self) -> String {
-        "http://sim".into()
     }
 
     async fn sleep(&self, ms: i64) {

@@ -1,0 +1,79 @@
+// Dormouse as a process that can be killed, and a client of its HTTP API.
+
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { fileURLToPath } from "node:url";
+import { read, write } from "./exact.mjs";
+
+const SERVE = fileURLToPath(new URL("../scripts/serve.mjs", import.meta.url));
+const READY = /Dormouse is ready on http:\/\/localhost:(\d+)/;
+
+export class Dormouse {
+  #key = "demo-key";
+  #child;
+  #url;
+  #closed = false;
+  /** The end of what the process wrote. */
+  log = "";
+
+  /** `settings` are those of scripts/serve.mjs, such as STATE_DIR. */
+  constructor(settings) {
+    this.env = { ...process.env, PORT: "0", DEV_API_KEY: this.#key, ...settings };
+  }
+
+  get url() {
+    return this.#url;
+  }
+
+  /** Starts the runtime on its state, in a process group of its own; done when it answers. */
+  async start() {
+    if (this.#closed) throw new Error("closed");
+    const child = spawn(process.execPath, [SERVE], { env: this.env, detached: true, stdio: ["ignore", "pipe", "pipe", "ipc"] });
+    this.#child = child;
+    this.log = "";
+    const port = await new Promise((ready, fail) => {
+      const listen = (piece) => {
+        this.log = (this.log + piece).slice(-4_000);
+        const found = READY.exec(this.log);
+        if (found) ready(found[1]);
+      };
+      child.stdout.setEncoding("utf8").on("data", listen);
+      child.stderr.setEncoding("utf8").on("data", listen);
+      child.once("error", fail);
+      child.once("exit", () => fail(new Error("Dormouse did not start")));
+    });
+    this.#url = `http://127.0.0.1:${port}`;
+  }
+
+  /** `kill -9`: Node, workerd and whatever else is in the group, at once and without a warning. */
+  async kill() {
+    const child = this.#child;
+    if (!child?.pid || child.exitCode !== null || child.signalCode !== null) return;
+    const ended = once(child, "exit");
+    if (process.platform === "win32") spawn("taskkill", ["/pid", String(child.pid), "/t", "/f"]);
+    else process.kill(-child.pid, "SIGKILL");
+    await ended;
+  }
+
+  /** Ends it for good. */
+  close() {
+    this.#closed = true;
+    return this.kill();
+  }
+
+  get = (path) => this.#call("GET", path);
+  put = (path, body) => this.#call("PUT", path, body);
+  post = (path, body, idempotencyKey) => this.#call("POST", path, body, { "idempotency-key": idempotencyKey });
+
+  async #call(method, path, body, headers = {}) {
+    const response = await fetch(this.#url + path, {
+      method,
+      headers: { authorization: `Bearer ${this.#key}`, "content-type": "application/json", ...headers },
+      body: body && write(body),
+      signal: AbortSignal.timeout(20_000),
+    });
+    const text = await response.text();
+    if (!response.ok) throw new Error(`${method} ${path} answered ${response.status}: ${text}`);
+    return read(text);
+  }
+}
