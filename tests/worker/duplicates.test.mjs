@@ -1,6 +1,7 @@
 // Messages that come twice, late, or while the run is busy.
 
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
 import { describe, test } from "node:test";
 import { assertAtRest, assertOneEffect, assertQuiet, assertRunIsRight, assertWholeLog, countOf, stepsOf } from "./support/checks.mjs";
 import { deliver, messageOf } from "./support/deliver.mjs";
@@ -131,6 +132,59 @@ test("an object evicted in the middle of a call loses nothing", async () => {
   tool.release();
   await dev.untilRun(run_id);
   await assertRunIsRight(dev, sink, run_id, { once: true });
+});
+
+describe("the tool acted, and its answer was lost", () => {
+  const LOST = {
+    "it answered 503": { status: 503 },
+    "it cut the connection": { close: true },
+    "it answered too late": { delay: 1_500 },
+  };
+
+  for (const [what, answer] of Object.entries(LOST)) {
+    test(`${what}: each attempt bears the key of the documented rule`, async () => {
+      const { dev, sink } = world;
+      const name = unique("lost");
+      sink.on(`/${name}`, [answer, { body: { replayed: true } }]);
+      await dev.putTool(name, {
+        http: { method: "POST", url: `${sink.url}/${name}` },
+        timeout: "PT0.5S",
+        retry: { max_attempts: 3, base: "PT0.01S", max_wait: "PT0.01S" },
+      });
+      const [run, other] = await Promise.all([dev.runToEnd({ plan: stepsOf(name, 2) }), dev.runToEnd({ plan: stepsOf(name, 2) })]);
+      for (const { run_id, steps } of [run, other]) {
+        for (const { step_index, idempotency_key } of steps) {
+          const payload = { arguments: { i: step_index }, tool: name };
+          const canonical = JSON.stringify([run_id, step_index, payload]);
+          assert.equal(idempotency_key, createHash("sha256").update(canonical).digest("hex"));
+        }
+        await assertRunIsRight(dev, sink, run_id);
+      }
+      assert.equal(sink.firsts(`/${name}`), 4);
+      assert.equal(sink.to(`/${name}`).length, 5, "one call was made twice");
+      const repeated = [...run.steps, ...other.steps].filter(({ attempts }) => attempts === 2);
+      assert.equal(repeated.length, 1);
+      assert.deepEqual(sink.withKey(repeated[0].idempotency_key).map(({ headers }) => headers["dormouse-attempt"]), ["1", "2"]);
+    });
+
+    test(`${what}: a call that must not be made twice waits for a person`, async () => {
+      const { dev, sink } = world;
+      const name = unique("lost-once");
+      sink.on(`/${name}`, [answer, { body: { again: true } }]);
+      await dev.putTool(name, { http: { method: "POST", url: `${sink.url}/${name}` }, timeout: "PT0.5S", effect: "at_most_once" });
+      const run = await dev.runToEnd({ plan: stepsOf(name, 1) }, ["blocked", "completed", "failed"]);
+      assert.equal(run.status, "blocked");
+      const letters = await dev.deadLetters(run.run_id);
+      assert.deepEqual(letters.map(({ reason }) => reason), ["outcome_unknown"]);
+      const seams = seamsOf(dev);
+      await seams.redeliver(run.run_id, 0, 3);
+      await until(async () => (await suppressed(seams, run.run_id)) >= 3, { what: "copies turned away" });
+      await seams.advance(run.run_id, "P30D");
+      assert.equal((await dev.run(run.run_id)).status, "blocked");
+      assert.equal(sink.to(`/${name}`).length, 1, "it was not repeated");
+      assertWholeLog(await dev.log(run.run_id));
+    });
+  }
 });
 
 describe("messages of a run that has ended", () => {
