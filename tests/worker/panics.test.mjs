@@ -87,6 +87,7 @@ async function struckAmongFifty(point, action) {
 
 for (const point of ["front.after_commit", "consumer.received", "consumer.claimed", "consumer.after_tool", "alarm.entered", "outbox.before_send"]) {
   test(`a panic at ${point} costs none of fifty other requests anything`, async () => {
+    const before = world.lines.length;
     const { first, answered, underWay } = await struckAmongFifty(point, "panic");
     const failed = failures([{ what: "the run", answer: first }, ...answered]);
     // The panic may be any one request's that passes the point, and then that one is told.
@@ -96,14 +97,18 @@ for (const point of ["front.after_commit", "consumer.received", "consumer.claime
       assert.doesNotMatch(answer.text, /panic|failpoint|\.rs/, "the cause is not told to clients");
     }
     assert.equal(world.sink.calls.filter(({ headers }) => headers["dormouse-run-id"] === underWay.run_id).length, 2, "the call under way went on");
-    assert.ok(world.lines.some(({ text }) => /panic/i.test(text)), "the log tells of the panic");
+    const told = world.lines.slice(before).map(({ text }) => text).filter((text) => /panic/i.test(text));
+    assert.ok(told.some((text) => /\.rs:\d+/.test(text)), `the log tells where it panicked: ${told.join("\n")}`);
   });
 }
 
 for (const point of ["front.after_commit", "consumer.claimed", "alarm.entered"]) {
-  test(`running out of stack at ${point} ends what is in flight with an answer, and nothing after it`, async () => {
+  test(`running out of stack at ${point} ends what is in flight with an answer, and nothing after it`, async (t) => {
     const { dev } = world;
+    const before = world.lines.length;
     const { first, answered } = await struckAmongFifty(point, "overflow");
+    assert.ok(world.lines.slice(before).some(({ text }) => /instance died/.test(text)), "the instance died");
+    t.diagnostic(`${failures([{ what: "the run", answer: first }, ...answered]).length} of 51 requests were in flight and told so`);
     for (const { what, answer } of [{ what: "the run", answer: first }, ...answered]) {
       if (answer.status < 400) continue;
       assert.ok([500, 503].includes(answer.status), `${what}: ${answer.status} ${answer.text}`);
@@ -115,6 +120,35 @@ for (const point of ["front.after_commit", "consumer.claimed", "alarm.entered"])
     assert.deepEqual(failures(await fifty(dev, quick, runsOf(answered).slice(0, 3).concat(first.json?.run_id ?? []))), []);
   });
 }
+
+test("requests in flight when the instance dies are told to come again, and then have their runs", async () => {
+  const { dev, sink } = world;
+  const seams = seamsOf(dev);
+  const quick = await quickTool(world);
+  const keys = Array.from({ length: 10 }, () => unique("in-flight"));
+  const post = (key) => dev.post("/v1/runs", { plan: stepsOf(quick, 1), tags: { key } }, { idempotencyKey: key });
+  // Ten that would wait for a minute, had the instance not died.
+  await seams.arm("front.after_commit", "delay", { times: keys.length, delay_ms: 60_000 });
+  const waiting = keys.map(post);
+  await until(async () => (await seams.armed())["front.after_commit"].times === 0, { what: "ten requests are in flight" });
+  await seams.arm("consumer.claimed", "overflow");
+  const last = await dev.startRun({ plan: stepsOf(quick, 1) });
+
+  for (const answer of await Promise.all(waiting)) {
+    assert.deepEqual([answer.status, answer.json.type], [503, "/problems/interrupted"]);
+    assert.ok(Number(answer.headers.get("retry-after")) >= 1);
+  }
+  const again = await Promise.all(keys.map(post));
+  assert.deepEqual(again.map(({ status }) => status), Array(keys.length).fill(202));
+  for (const [i, key] of keys.entries()) {
+    const listed = (await dev.ok("GET", `/v1/runs?tag.key=${key}`)).items.map(({ run_id }) => run_id);
+    assert.deepEqual(listed, [again[i].json.run_id]);
+  }
+  for (const runId of [last.run_id, ...again.map(({ json }) => json.run_id)]) {
+    await dev.untilRun(runId, ["completed", "failed", "blocked"], { within: 60_000 });
+    await assertRunIsRight(dev, sink, runId);
+  }
+});
 
 test("a panic while an object is in the middle of a turn gives up what it had in memory, and only that", async () => {
   const { dev, sink } = world;
