@@ -13,8 +13,9 @@ process.env.X_LOCAL_EXPLORER ??= "false";
 process.env.WRANGLER_SEND_METRICS ??= "false";
 
 // The local broker hands over one batch at a time: a consumer that waited for a slow tool would hold
-// up every other run.
+// up every other run, and so would a backlog handed over in small portions.
 const LOCAL_VARS = { CONSUMER_PATIENCE_MS: "5" };
+const LOCAL_BATCH_SIZE = 100;
 
 const MODULE_TYPES = { ".mjs": "ESModule", ".js": "ESModule", ".wasm": "CompiledWasm" };
 
@@ -29,6 +30,7 @@ const MODULE_TYPES = { ".mjs": "ESModule", ".js": "ESModule", ".wasm": "Compiled
  * @param {boolean} [options.cron] call `scheduled` at each full minute
  * @param {(text: string, level: string) => void} [options.onLog] each line the Worker writes
  * @param {Function} [options.outbound] answers the Worker's outgoing requests instead of the network
+ * @param {number} [options.inspectorPort] where a profiler may attach
  */
 export async function startRuntime({
   port = 0,
@@ -39,6 +41,7 @@ export async function startRuntime({
   cron = true,
   onLog,
   outbound,
+  inspectorPort,
 }) {
   if (!stateDir) throw new Error("startRuntime needs a stateDir");
   const state = resolve(stateDir);
@@ -46,9 +49,11 @@ export async function startRuntime({
   try {
     const { Miniflare, convertV4MiniflareOptions, Log, LogLevel } = await import("miniflare");
     const worker = await workerOptions();
+    for (const consumer of Object.values(worker.queueConsumers)) consumer.maxBatchSize = LOCAL_BATCH_SIZE;
     const converted = convertV4MiniflareOptions({
       host,
       port,
+      inspectorPort,
       cf: false,
       telemetry: { enabled: false },
       log: new Log(LogLevel.WARN),

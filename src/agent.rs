@@ -1,6 +1,6 @@
 //! An agent: who decides what a run does, with which tools, and within which limits.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::fields::{Fields, Flaws, shorten};
 use crate::json::{Violation, pointer};
@@ -75,7 +75,21 @@ impl Agent {
         if let Value::Object(members) = plan {
             planner.extend(members.clone());
         }
-        json!({ "planner": planner })
+        // Not by the `json!` macro, which respells the exponents of numbers.
+        Value::Object(Map::from_iter([(
+            "planner".to_owned(),
+            Value::Object(planner),
+        )]))
+    }
+
+    /// The tools that a run of it may need, `name` or `name@version`: those of its plan, or for an
+    /// external planner all it may name.
+    #[must_use]
+    pub fn tools_needed(&self) -> Vec<String> {
+        match &self.planner {
+            Planner::External => self.tools.clone(),
+            Planner::Plan(plan, _) => tools_of(plan),
+        }
     }
 
     /// Its plan, where that is fixed.

@@ -127,7 +127,7 @@ pub fn due(state: &State, sent: &Sent, now: Timestamp) -> Vec<u32> {
 /// The earliest time at which the run must be looked at without being asked. `None`: it has ended,
 /// or only a person can move it.
 pub fn wake_at(state: &State, sent: &Sent) -> Option<Timestamp> {
-    if state.status.is_end() {
+    if state.has_ended() {
         return None;
     }
     let steps = state

@@ -271,13 +271,12 @@ pub enum TenantCall {
         kind: DefinitionKind,
         name: String,
     },
-    /// Before a run is born: its place in the index, the client's key, and its tools as they are
-    /// now. `tools` are names, bare or with a version (`pay`, `pay@2`).
+    /// Before a run is born: its place in the index, the client's key, and what it is made of as that
+    /// is now.
     Register {
         run_id: RunId,
-        agent: Option<String>,
+        maker: Maker,
         tags: BTreeMap<String, String>,
-        tools: Vec<String>,
         request: Option<RequestRef>,
         now: Timestamp,
     },
@@ -359,6 +358,24 @@ pub enum TenantCall {
     },
 }
 
+/// What a run is made of.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Maker {
+    /// `name` or `name@version`, and the input that it must take.
+    Agent { reference: String, input: Json },
+    /// An inline plan: the tools it names, bare or with a version (`pay`, `pay@2`).
+    Plan { tools: Vec<String> },
+}
+
+/// An agent as a run pins it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PinnedAgent {
+    /// `name@version`.
+    pub label: String,
+    pub definition: Json,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunFilter {
     pub status: Option<String>,
@@ -403,8 +420,14 @@ pub enum TenantAnswer {
     Registered {
         run_id: RunId,
         fresh: bool,
+        /// The agent that was asked for; none for an inline plan, or where it has gone since the key
+        /// was used first.
+        agent: Option<PinnedAgent>,
         tools: BTreeMap<String, PinnedTool>,
     },
+    UnknownAgent,
+    /// The input does not fit the agent's `input_schema`.
+    Invalid(Vec<Violation>),
     KeyReused,
     Tools(BTreeMap<String, PinnedTool>),
     /// Items for the client as they stand.

@@ -20,8 +20,11 @@ use super::{Refusal, Turn};
 pub(super) fn advance(turn: &mut Turn) -> Result<(), Refusal> {
     // Each round begins at least one step or stops, so there are at most as many as steps.
     loop {
-        if turn.state.status.is_end() {
+        if turn.state.has_ended() {
             return Ok(());
+        }
+        if turn.state.cancelling {
+            return end_cancelled(turn);
         }
         if let Some(error) = failure(&turn.state) {
             return fail_run(turn, error);
@@ -68,14 +71,34 @@ fn fail_run(turn: &mut Turn, error: RunError) -> Result<(), Refusal> {
     turn.record(None, Event::RunFailed { error })
 }
 
+/// Closes the log of a run that was called off, once nothing is under way any more.
+fn end_cancelled(turn: &mut Turn) -> Result<(), Refusal> {
+    if turn.state.steps.iter().any(|step| step.lease().is_some()) {
+        return Ok(());
+    }
+    cancel_open_steps(turn)?;
+    let (comment, request) = (None, None);
+    turn.record(None, Event::RunCancelled { comment, request })
+}
+
+/// Cancels the steps that no worker holds.
+pub(super) fn cancel_idle_steps(turn: &mut Turn) -> Result<(), Refusal> {
+    let idle = |step: &Step| !step.is_done() && step.lease().is_none();
+    cancel_steps(turn, idle)
+}
+
 pub(super) fn cancel_open_steps(turn: &mut Turn) -> Result<(), Refusal> {
-    let open: Vec<u32> = turn
+    cancel_steps(turn, |step| !step.is_done())
+}
+
+fn cancel_steps(turn: &mut Turn, which: impl Fn(&Step) -> bool) -> Result<(), Refusal> {
+    let steps: Vec<u32> = turn
         .state
         .steps_indexed()
-        .filter(|(_, s)| !s.is_done())
+        .filter(|(_, step)| which(step))
         .map(|(index, _)| index)
         .collect();
-    for index in open {
+    for index in steps {
         turn.record(Some(index), Event::StepCancelled {})?;
     }
     Ok(())
@@ -229,6 +252,15 @@ fn plan_begin(state: &State, index: u32, now: Timestamp) -> Option<Begin> {
         Action::Tool { tool, arguments } => {
             let pinned = state.tools.contains_key(tool);
             match arguments.render(&scope, VALUE_BYTES_MAX) {
+                Ok(arguments) if !arguments.is_object() => {
+                    let message = "the arguments of a tool are an object";
+                    let violations = vec![Violation::new("/payload/arguments", message)];
+                    let as_written = arguments_as_written(state, index);
+                    Begin::Malformed {
+                        tool: Some((tool.clone(), as_written)),
+                        violations,
+                    }
+                }
                 Ok(arguments) => Begin::Request {
                     tool: tool.clone(),
                     arguments,

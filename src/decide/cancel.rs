@@ -5,7 +5,7 @@ use crate::run::event::{Event, RequestRef};
 
 use super::{Refusal, Reply, Turn, advance, replayed};
 
-/// Cancels the run: no further effect is started. Cancelling twice is nothing to do; cancelling
+/// Cancels the run: no further effect is started, and one under way is recorded when it comes back. Cancelling twice is nothing to do; cancelling
 /// what has ended otherwise is refused with how it ended.
 pub(super) fn cancel(
     turn: &mut Turn,
@@ -21,8 +21,14 @@ pub(super) fn cancel(
             status: status.as_str().to_owned(),
         }),
         _ => {
-            advance::cancel_open_steps(turn)?;
-            turn.record(None, Event::RunCancelled { comment, request })?;
+            advance::cancel_idle_steps(turn)?;
+            let under_way = turn.state.steps.iter().any(|step| step.lease().is_some());
+            let event = if under_way {
+                Event::RunCancelRequested { comment, request }
+            } else {
+                Event::RunCancelled { comment, request }
+            };
+            turn.record(None, event)?;
             Ok(Reply::Done)
         }
     }

@@ -192,7 +192,7 @@ pub(super) fn extend(turn: &mut Turn, extend: &Extend) -> Result<ExtendReply, Re
         .step(extend.step_index)
         .and_then(Step::lease)
         .copied();
-    let held = lease.filter(|lease| lease.token == extend.token && !turn.state.status.is_end());
+    let held = lease.filter(|lease| lease.token == extend.token && !turn.state.has_ended());
     let Some(lease) = held else {
         return Ok(ExtendReply { lease_until: None });
     };

@@ -16,6 +16,10 @@ pub(super) fn open(
     message: String,
     errors: Vec<Violation>,
 ) -> Result<(), Refusal> {
+    // Nobody is asked about a run that was called off.
+    if turn.state.cancelling {
+        return Ok(());
+    }
     let seed = format!("{}/{}/{index}", turn.state.run_id(), turn.state.seq);
     let dead_letter_id = DeadLetterId::derive(turn.now, &seed);
     turn.record(

@@ -84,6 +84,16 @@ fn request(turn: &mut Turn, envelope: Envelope, external: bool) -> Result<Reply,
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned();
+    if !envelope
+        .payload
+        .get("arguments")
+        .is_some_and(Value::is_object)
+    {
+        return Err(invalid(
+            "/payload/arguments",
+            "the arguments of a tool are an object",
+        ));
+    }
     let arguments = envelope
         .payload
         .get("arguments")

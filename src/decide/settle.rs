@@ -55,8 +55,7 @@ pub struct SettleReply {
 pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Refusal> {
     let index = settle.step_index;
     let lease = turn.state.step(index).and_then(Step::lease).copied();
-    let Some(lease) = lease.filter(|l| l.token == settle.token && !turn.state.status.is_end())
-    else {
+    let Some(lease) = lease.filter(|l| l.token == settle.token && !turn.state.has_ended()) else {
         return Ok(SettleReply {
             recorded: false,
             next: None,
@@ -77,6 +76,7 @@ pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Ref
             };
             turn.record(Some(index), event)?;
         }
+        report if turn.state.cancelling => last_words(turn, index, report)?,
         Report::Failed {
             error,
             reason,
@@ -94,15 +94,7 @@ pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Ref
                 fail(turn, index, error, reason)?;
             }
         }
-        Report::NotDone => {
-            let error = StepError {
-                reason: "not_done".into(),
-                message: "the tool's verify request says that nothing was done".into(),
-                status_code: None,
-                errors: Vec::new(),
-            };
-            retry(turn, index, error, Some(0))?;
-        }
+        Report::NotDone => retry(turn, index, not_done(), Some(0))?,
         Report::StillUnknown { error } => {
             unsettled_verification(turn, index, error, false, None)?;
         }
@@ -117,6 +109,25 @@ pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Ref
         recorded: true,
         next,
     })
+}
+
+fn not_done() -> StepError {
+    StepError {
+        reason: "not_done".into(),
+        message: "the tool's verify request says that nothing was done".into(),
+        status_code: None,
+        errors: Vec::new(),
+    }
+}
+
+/// What came of a call whose run was called off meanwhile: recorded, and not tried again.
+fn last_words(turn: &mut Turn, index: u32, report: Report) -> Result<(), Refusal> {
+    let error = match report {
+        Report::Failed { error, .. } | Report::StillUnknown { error } => error,
+        Report::NotDone | Report::Completed { .. } => not_done(),
+    };
+    let attempt = turn.state.step(index).map_or(0, |step| step.attempt);
+    turn.record(Some(index), Event::ToolFailed { attempt, error })
 }
 
 /// The first step that became ready through this report: its claim costs no entry of a queue and no

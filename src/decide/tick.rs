@@ -10,13 +10,14 @@ use super::settle::unknown;
 use super::{Refusal, Reply, Turn, advance};
 
 pub(super) fn tick(turn: &mut Turn) -> Result<Reply, Refusal> {
-    if turn.state.status.is_end() {
+    if turn.state.has_ended() {
         return Ok(Reply::Done);
     }
-    if turn
-        .state
-        .deadline()
-        .is_some_and(|deadline| deadline <= turn.now)
+    if !turn.state.cancelling
+        && turn
+            .state
+            .deadline()
+            .is_some_and(|deadline| deadline <= turn.now)
     {
         let error = RunError {
             reason: "deadline_exceeded".into(),

@@ -5,42 +5,30 @@ use crate::tool::{Answer, OutboundRequest, Reply, Transport, TransportKind};
 use crate::words::limits::VALUE_BYTES_MAX;
 
 use super::js::{self, Fault};
-use js_sys::{Array, Object, Promise, Uint8Array};
+use js_sys::{Array, Promise, Uint8Array};
 use wasm_bindgen::{JsCast, JsValue, prelude::wasm_bindgen};
 
-#[wasm_bindgen]
+#[wasm_bindgen(module = "/src/edge/io.mjs")]
 extern "C" {
-    #[wasm_bindgen(catch, js_name = fetch)]
-    fn fetch_raw(url: &str, init: &Object) -> Result<Promise, JsValue>;
-
-    #[wasm_bindgen(catch, js_namespace = AbortSignal, js_name = timeout)]
-    fn abort_after(ms: f64) -> Result<JsValue, JsValue>;
-
-    pub type Stream;
-    #[wasm_bindgen(method, catch, js_name = getReader)]
-    fn get_reader(this: &Stream) -> Result<Reader, JsValue>;
-
-    type Reader;
-    #[wasm_bindgen(method, catch)]
-    fn read(this: &Reader) -> Result<Promise, JsValue>;
-    #[wasm_bindgen(method, catch)]
-    fn cancel(this: &Reader) -> Result<Promise, JsValue>;
+    #[wasm_bindgen(catch, js_name = call)]
+    fn call_raw(
+        url: &str,
+        method: &str,
+        headers: &str,
+        body: Option<&str>,
+        timeout_ms: f64,
+        bytes_max: f64,
+    ) -> Result<Promise, JsValue>;
 }
 
 /// One hop's answer.
 struct Hop {
     status: u16,
-    /// Names in lower case.
-    headers: Vec<(String, String)>,
+    retry_after: Option<String>,
+    content_type: Option<String>,
+    location: Option<String>,
     /// `None`: longer than a result may be.
     body: Option<Vec<u8>>,
-}
-
-impl Hop {
-    fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| value.as_str())
-    }
 }
 
 /// Makes one call of a tool, redirects included, within its timeout.
@@ -60,7 +48,7 @@ pub async fn call_tool(request: &OutboundRequest, allowed_inward: &[String]) -> 
         };
         hops += 1;
         if (300..400).contains(&hop.status) && hops <= outward::REDIRECTS_MAX {
-            let location = hop.header("location");
+            let location = hop.location.as_deref();
             match outward::redirect(&request, &url, hop.status, location, allowed_inward) {
                 Redirect::Follow(next) => {
                     request = *next;
@@ -77,13 +65,11 @@ pub async fn call_tool(request: &OutboundRequest, allowed_inward: &[String]) -> 
 }
 
 fn reply(hop: Hop) -> Answer {
-    let text = |name: &str| hop.header(name).map(str::to_owned);
-    let (retry_after, content_type) = (text("retry-after"), text("content-type"));
     match hop.body {
         Some(body) => Answer::Reply(Reply {
             status: hop.status,
-            retry_after,
-            content_type,
+            retry_after: hop.retry_after,
+            content_type: hop.content_type,
             // Nothing was offered that a tool could have honoured.
             callback_honoured: false,
             body,
@@ -130,64 +116,33 @@ fn transport(kind: TransportKind, message: String) -> Answer {
 
 /// A deadline passed is `Err` with the name `TimeoutError`.
 async fn fetch(request: &OutboundRequest, timeout_ms: u32) -> Result<Hop, Fault> {
-    let init = Object::new();
-    js::set(&init, "method", &request.method.as_str().into())?;
-    js::set(&init, "redirect", &"manual".into())?;
-    js::set(&init, "signal", &abort_after(f64::from(timeout_ms))?)?;
-    let headers: Array = request
-        .headers
-        .iter()
-        .map(|(k, v)| Array::of2(&k.into(), &v.into()))
-        .collect();
-    js::set(&init, "headers", &headers)?;
-    if let Some(body) = &request.body {
-        js::set(&init, "body", &body.into())?;
-    }
-    let response = js::settled(fetch_raw(&request.url, &init)?).await?;
-    let status = js::get(&response, "status")
-        .and_then(|s| s.as_f64())
-        .unwrap_or_default() as u16;
-    let headers = match js::get(&response, "headers") {
-        Some(headers) => js::array_from(&headers)?
-            .iter()
-            .filter_map(|pair| {
-                let pair: Array = pair.unchecked_into();
-                Some((pair.get(0).as_string()?, pair.get(1).as_string()?))
-            })
-            .collect(),
-        None => Vec::new(),
-    };
-    let body = match js::get(&response, "body").filter(|b| !b.is_null()) {
-        Some(stream) => read_up_to(&stream.unchecked_into(), VALUE_BYTES_MAX).await?,
-        None => Some(Vec::new()),
-    };
+    let headers = serde_json::to_string(&request.headers).map_err(|e| Fault {
+        message: e.to_string(),
+        ..Fault::default()
+    })?;
+    let called = call_raw(
+        &request.url,
+        request.method.as_str(),
+        &headers,
+        request.body.as_deref(),
+        f64::from(timeout_ms),
+        VALUE_BYTES_MAX as f64,
+    )?;
+    let answer: Array = js::settled(called).await?.unchecked_into();
+    let text = |at: u32| answer.get(at).as_string();
     Ok(Hop {
-        status,
-        headers,
-        body,
+        status: answer.get(0).as_f64().unwrap_or_default() as u16,
+        retry_after: text(1),
+        content_type: text(2),
+        location: text(3),
+        body: bytes(answer.get(4)),
     })
 }
 
-/// Reads a body to its end. `None`: it is longer than `max`, and the rest was refused.
-pub async fn read_up_to(stream: &Stream, max: usize) -> Result<Option<Vec<u8>>, Fault> {
-    let reader = stream.get_reader()?;
-    let mut body = Vec::new();
-    loop {
-        let part = js::settled(reader.read()?).await?;
-        if js::get(&part, "done").is_none_or(|done| done.is_truthy()) {
-            return Ok(Some(body));
-        }
-        let Some(Ok(chunk)) = js::get(&part, "value").map(JsCast::dyn_into::<Uint8Array>) else {
-            continue;
-        };
-        let room = max - body.len();
-        if chunk.length() as usize > room {
-            // The rest is refused; an error of the cancelling itself says nothing new.
-            if let Ok(cancelled) = reader.cancel() {
-                let _ = js::settled(cancelled).await;
-            }
-            return Ok(None);
-        }
-        body.extend(chunk.to_vec());
-    }
+/// `None` where the body was too long.
+pub fn bytes(value: JsValue) -> Option<Vec<u8>> {
+    value
+        .dyn_into::<Uint8Array>()
+        .ok()
+        .map(|bytes| bytes.to_vec())
 }

@@ -16,7 +16,7 @@ use crate::ports::World;
 use crate::words::TenantId;
 use crate::words::limits::REQUEST_BODY_BYTES_MAX;
 
-use super::caller_fetch::{self, Stream};
+use super::caller_fetch;
 use super::guard::{self, guarded};
 use super::js::{self, Fault};
 use super::queues;
@@ -38,29 +38,28 @@ pub async fn fetch(request: JsValue, env: JsValue, ctx: Context) -> Result<JsVal
     .await
 }
 
+#[wasm_bindgen(module = "/src/edge/io.mjs")]
+extern "C" {
+    #[wasm_bindgen(catch, js_name = read)]
+    fn read_raw(request: &JsValue, bytes_max: f64) -> Result<Promise, JsValue>;
+
+    #[wasm_bindgen(catch, js_name = respond)]
+    fn respond_raw(status: u16, headers: &str, body: Option<&str>) -> Result<JsValue, JsValue>;
+}
+
 async fn answer(request: JsValue, env: JsValue) -> Result<JsValue, Fault> {
-    let text = |name: &str| js::get(&request, name).and_then(|value| value.as_string());
-    let url = text("url").unwrap_or_default();
-    let parsed = url::Url::parse(&url).map_err(|e| Fault {
-        message: format!("the request's URL: {e}"),
+    let read = js::settled(read_raw(&request, REQUEST_BODY_BYTES_MAX as f64)?).await?;
+    let read: Array = read.unchecked_into();
+    let text = |at: u32| read.get(at).as_string().unwrap_or_default();
+    let broken = |what: &str, e: String| Fault {
+        message: format!("the request's {what}: {e}"),
         ..Fault::default()
-    })?;
-    let headers = match js::get(&request, "headers") {
-        Some(headers) => js::pairs(&headers)?,
-        None => Vec::new(),
     };
-    let body = match js::get(&request, "body").filter(|body| !body.is_null()) {
-        Some(stream) => {
-            let stream: Stream = stream.unchecked_into();
-            match caller_fetch::read_up_to(&stream, REQUEST_BODY_BYTES_MAX).await? {
-                Some(bytes) => Body::Bytes(bytes),
-                None => Body::TooLarge,
-            }
-        }
-        None => Body::Bytes(Vec::new()),
-    };
+    let parsed = url::Url::parse(&text(1)).map_err(|e| broken("URL", e.to_string()))?;
+    let headers = serde_json::from_str(&text(2)).map_err(|e| broken("headers", e.to_string()))?;
+    let body = caller_fetch::bytes(read.get(3)).map_or(Body::TooLarge, Body::Bytes);
     let request = Request {
-        method: text("method").unwrap_or_default(),
+        method: text(0),
         path: parsed.path().to_owned(),
         query: parsed.query().map(str::to_owned),
         headers,
@@ -81,7 +80,9 @@ async fn answer(request: JsValue, env: JsValue) -> Result<JsValue, Fault> {
 }
 
 fn respond(response: Response) -> Result<JsValue, Fault> {
-    js::response(response.status, &response.headers, &response.body)
+    let headers = serde_json::to_string(&response.headers).unwrap_or_default();
+    let body = (!matches!(response.status, 204 | 304)).then_some(response.body.as_str());
+    Ok(respond_raw(response.status, &headers, body)?)
 }
 
 /// Settles each message alone and never fails: a batch that fails is delivered again as a whole.

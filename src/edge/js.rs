@@ -1,19 +1,21 @@
 //! Small, total helpers over JavaScript values.
+use std::cell::RefCell;
+use std::panic::AssertUnwindSafe;
+
 use js_sys::{Promise, Reflect};
 use wasm_bindgen::{JsCast, JsValue, prelude::wasm_bindgen};
 use wasm_bindgen_futures::JsFuture;
 
 #[wasm_bindgen]
 extern "C" {
-    /// `Array.from` that may throw (an iterator over a SQL cursor does, when a later row fails).
-    #[wasm_bindgen(catch, js_namespace = Array, js_name = from)]
-    pub fn array_from(iterable: &JsValue) -> Result<js_sys::Array, JsValue>;
-
     #[wasm_bindgen(js_namespace = console, js_name = error)]
     pub fn console_error(text: &str);
 
     #[wasm_bindgen(catch, js_name = setTimeout)]
     fn set_timeout(callback: &js_sys::Function, ms: f64) -> Result<JsValue, JsValue>;
+
+    #[wasm_bindgen(js_name = clearTimeout)]
+    fn clear_timeout(id: &JsValue);
 }
 
 /// What a JavaScript exception said, for logs and for the caller's own error type.
@@ -69,14 +71,28 @@ pub async fn settled(promise: Promise) -> Result<JsValue, Fault> {
     JsFuture::from(promise).await.map_err(Fault::from)
 }
 
-/// A wait inside one request. Never a run's timer.
+/// A wait inside one request. Never a run's timer. Dropped early, it leaves no timer behind.
 pub async fn pause(ms: u32) -> Result<(), Fault> {
-    let promise = Promise::new(&mut |resolve, reject| {
-        if let Err(e) = set_timeout(&resolve, f64::from(ms)) {
-            let _ = reject.call1(&JsValue::UNDEFINED, &e);
-        }
-    });
+    let timer = AssertUnwindSafe(RefCell::new(Timer(None)));
+    let promise = Promise::new(
+        &mut |resolve, reject| match set_timeout(&resolve, f64::from(ms)) {
+            Ok(id) => timer.borrow_mut().0 = Some(id),
+            Err(e) => {
+                let _ = reject.call1(&JsValue::UNDEFINED, &e);
+            }
+        },
+    );
     settled(promise).await.map(|_| ())
+}
+
+struct Timer(Option<JsValue>);
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if let Some(id) = &self.0 {
+            clear_timeout(id);
+        }
+    }
 }
 
 /// Milliseconds since 1970. On the deployed platform the clock moves only with I/O.
@@ -103,41 +119,6 @@ extern "C" {
 /// An exception for JavaScript, whose text may be seen by anyone.
 pub fn error(text: &str) -> JsValue {
     js_sys::Error::new(text).into()
-}
-
-#[wasm_bindgen]
-extern "C" {
-    #[wasm_bindgen(js_name = Response)]
-    type JsResponse;
-    #[wasm_bindgen(constructor, catch, js_class = "Response")]
-    fn new_response(body: &JsValue, init: &js_sys::Object) -> Result<JsResponse, JsValue>;
-}
-
-/// The name-value pairs of an iterable such as `Headers`.
-pub fn pairs(iterable: &JsValue) -> Result<Vec<(String, String)>, Fault> {
-    let pairs = array_from(iterable)?;
-    let pair = |pair: JsValue| {
-        let pair: js_sys::Array = pair.unchecked_into();
-        Some((pair.get(0).as_string()?, pair.get(1).as_string()?))
-    };
-    Ok(pairs.iter().filter_map(pair).collect())
-}
-
-/// A `Response` with a text body, or with none where the status forbids one.
-pub fn response(status: u16, headers: &[(String, String)], body: &str) -> Result<JsValue, Fault> {
-    let init = js_sys::Object::new();
-    set(&init, "status", &status.into())?;
-    let headers: js_sys::Array = headers
-        .iter()
-        .map(|(name, value)| js_sys::Array::of2(&name.into(), &value.into()))
-        .collect();
-    set(&init, "headers", &headers)?;
-    let body = if matches!(status, 204 | 304) {
-        JsValue::NULL
-    } else {
-        body.into()
-    };
-    Ok(JsResponse::new_response(&body, &init)?.into())
 }
 
 #[wasm_bindgen]

@@ -17,9 +17,6 @@ extern "C" {
     #[derive(Clone)]
     pub type Storage;
 
-    #[wasm_bindgen(method, catch, getter)]
-    fn sql(this: &Storage) -> Result<Database, JsValue>;
-
     #[wasm_bindgen(method, catch, js_name = transactionSync)]
     fn transaction_sync(
         this: &Storage,
@@ -28,19 +25,12 @@ extern "C" {
 
     #[wasm_bindgen(method, catch, js_name = setAlarm)]
     fn set_alarm_raw(this: &Storage, at_ms: f64) -> Result<Promise, JsValue>;
+}
 
-    type Database;
-
-    #[wasm_bindgen(method, catch, variadic)]
-    fn exec(this: &Database, query: &str, bindings: &Array) -> Result<Cursor, JsValue>;
-
-    type Cursor;
-
-    #[wasm_bindgen(method, catch)]
-    fn raw(this: &Cursor) -> Result<JsValue, JsValue>;
-
-    #[wasm_bindgen(method, catch, getter, js_name = columnNames)]
-    fn column_names(this: &Cursor) -> Result<JsValue, JsValue>;
+#[wasm_bindgen(module = "/src/edge/io.mjs")]
+extern "C" {
+    #[wasm_bindgen(catch, js_name = query)]
+    fn query_raw(storage: &Storage, statement: &str, params: &Array) -> Result<JsValue, JsValue>;
 }
 
 /// The storage handle that an object keeps. Everything here happens in the turn of the call: no
@@ -69,11 +59,15 @@ impl Store {
     }
 
     fn rows(&self, statement: &str, params: &[SqlValue]) -> Result<Vec<SqlRow>, JsValue> {
-        let bindings = params.iter().map(to_js).collect();
-        let cursor = self.storage.sql()?.exec(statement, &bindings)?;
-        let names = js::array_from(&cursor.column_names()?)?;
+        let params = params.iter().map(to_js).collect();
+        let found = query_raw(&self.storage, statement, &params)?;
+        if found.is_undefined() {
+            return Ok(Vec::new());
+        }
+        let found: Array = found.unchecked_into();
+        let names: Array = found.get(0).unchecked_into();
         let columns: Rc<[String]> = names.iter().filter_map(|name| name.as_string()).collect();
-        let rows = js::array_from(&cursor.raw()?)?;
+        let rows: Array = found.get(1).unchecked_into();
         Ok(rows
             .iter()
             .map(|row| {

@@ -1,6 +1,7 @@
 //! The world as it is: the flow's ports over the Worker's bindings.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use js_sys::Promise;
 use serde::Serialize;
@@ -41,6 +42,8 @@ pub struct Edge {
     pub env: JsValue,
     pub config: Config,
     drawn: Cell<u64>,
+    /// The object asked last: a worker asks the same run again and again.
+    stub: RefCell<Option<(&'static str, String, Rc<Stub>)>>,
 }
 
 impl Edge {
@@ -50,13 +53,14 @@ impl Edge {
             env,
             config,
             drawn: Cell::new(0),
+            stub: RefCell::new(None),
         }
     }
 
     /// One call of an object, text in and text out.
     async fn call<C: Serialize, A: DeserializeOwned>(
         &self,
-        binding: &str,
+        binding: &'static str,
         operation: &str,
         name: &str,
         call: &C,
@@ -78,14 +82,45 @@ impl Edge {
         serde_json::from_str::<Result<A, Fault>>(&answer).map_err(|e| broken(e.to_string()))?
     }
 
-    async fn call_once(&self, binding: &str, name: &str, text: &str) -> Result<String, js::Fault> {
-        // A new stub each time: one that failed stays broken.
-        let stub = js::binding::<Objects>(&self.env, binding)?.get_by_name(name)?;
+    async fn call_once(
+        &self,
+        binding: &'static str,
+        name: &str,
+        text: &str,
+    ) -> Result<String, js::Fault> {
+        let answered = self.ask(binding, name, text).await;
+        if answered.is_err() {
+            // A stub that failed stays broken.
+            self.stub.replace(None);
+        }
+        answered
+    }
+
+    async fn ask(
+        &self,
+        binding: &'static str,
+        name: &str,
+        text: &str,
+    ) -> Result<String, js::Fault> {
+        let stub = self.stub(binding, name)?;
         let answer = js::settled(stub.call_raw(text)?).await?;
         answer.as_string().ok_or_else(|| js::Fault {
             message: "the object did not answer with text".into(),
             ..js::Fault::default()
         })
+    }
+
+    fn stub(&self, binding: &'static str, name: &str) -> Result<Rc<Stub>, js::Fault> {
+        if let Some((kept_binding, kept_name, stub)) = &*self.stub.borrow()
+            && *kept_binding == binding
+            && kept_name == name
+        {
+            return Ok(stub.clone());
+        }
+        let stub = Rc::new(js::binding::<Objects>(&self.env, binding)?.get_by_name(name)?);
+        self.stub
+            .replace(Some((binding, name.to_owned(), stub.clone())));
+        Ok(stub)
     }
 }
 

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use crate::agent::{Agent, Planner};
+use crate::agent::Agent;
 use crate::decide::Refusal;
 use crate::envelope::{Door, Envelope, accept};
 use crate::json::{Json, Value, Violation};
-use crate::plan::{Action, parse_versioned_name};
+use crate::plan::Action;
 use crate::ports::{
-    DefinitionKind, Failpoint, Fault, RunCall, RunOp, RunResult, TenantAnswer, TenantCall, World,
+    Failpoint, Fault, Maker, RunCall, RunOp, RunResult, TenantAnswer, TenantCall, World,
 };
 use crate::run::event::{DeadLetterReason, PinnedTool, RequestRef, RunCreated, Settlement};
 use crate::schema;
@@ -68,10 +68,7 @@ pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Ref
         .get("input")
         .cloned()
         .unwrap_or_else(|| Value::Object(Default::default()));
-    let (label, definition, agent) = resolve_agent(world, &tenant_id, &body).await?;
-    if let Some(input_schema) = &agent.input_schema {
-        schema::validate_with(input_schema, &input, "/input").map_err(Refused::Invalid)?;
-    }
+    let (maker, inline) = maker(&body, &input)?;
     let now = world.now();
     let random = world.random();
     let [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, trace @ ..] = random;
@@ -83,18 +80,20 @@ pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Ref
     let tags = tags(&body);
     let register = TenantCall::Register {
         run_id,
-        agent: label.clone(),
+        maker,
         tags: tags.clone(),
-        tools: tool_names(&agent),
         request,
         now,
     };
-    let (run_id, fresh, tools) = match world.tenant(&tenant_id, &register).await? {
+    let (run_id, fresh, agent, tools) = match world.tenant(&tenant_id, &register).await? {
         TenantAnswer::Registered {
             run_id,
             fresh,
+            agent,
             tools,
-        } => (run_id, fresh, tools),
+        } => (run_id, fresh, agent, tools),
+        TenantAnswer::UnknownAgent => return Err(unknown_agent(&body)),
+        TenantAnswer::Invalid(violations) => return Err(Refused::Invalid(violations)),
         TenantAnswer::KeyReused => return Err(Refused::KeyReused),
         TenantAnswer::NotFound => return Err(Refused::UnknownTenant),
         _ => return Err(unexpected("register", &tenant_id).into()),
@@ -113,6 +112,11 @@ pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Ref
             });
         }
     }
+    let (label, definition) = match (inline, agent) {
+        (Some(definition), _) => (None, definition),
+        (None, Some(agent)) => (Some(agent.label), agent.definition),
+        (None, None) => return Err(unknown_agent(&body)),
+    };
     let created = Box::new(RunCreated {
         agent: label,
         definition,
@@ -146,43 +150,31 @@ pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Ref
     })
 }
 
-/// The agent of a start request: its label, its definition as it is pinned, and what it says.
-async fn resolve_agent<W: World>(
-    world: &W,
-    tenant_id: &TenantId,
-    body: &Value,
-) -> Result<(Option<String>, Json, Agent), Refused> {
-    let Some(reference) = body.get("agent").and_then(Value::as_str) else {
-        let plan = body.get("plan").cloned().unwrap_or_default();
-        let definition = Agent::inline_definition(&plan);
-        let agent = Agent::parse(&definition).map_err(|violations| {
-            Refused::Invalid(violations.into_iter().map(from_inline_plan).collect())
-        })?;
-        supported(&agent, "/plan").map_err(Refused::Invalid)?;
-        return Ok((None, Json::new(definition), agent));
-    };
-    let unknown = || {
-        let message = format!("the tenant has no agent {reference}");
-        Refused::Invalid(vec![Violation::new("/agent", message)])
-    };
-    let named = parse_versioned_name(reference).ok_or_else(unknown)?;
-    let call = TenantCall::GetDefinition {
-        kind: DefinitionKind::Agent,
-        name: named.name.to_owned(),
-        version: named.version.map(u64::from),
-    };
-    match world.tenant(tenant_id, &call).await? {
-        TenantAnswer::Definition(found) => {
-            let agent = Agent::parse(&found.definition).map_err(Refused::Invalid)?;
-            Ok((
-                Some(format!("{}@{}", found.name, found.version)),
-                found.definition,
-                agent,
-            ))
-        }
-        TenantAnswer::NotFound => Err(unknown()),
-        _ => Err(unexpected("find the agent", tenant_id).into()),
+/// What a start request makes its run of: an agent that the tenant resolves, or an inline plan, whose
+/// definition comes along.
+fn maker(body: &Value, input: &Value) -> Result<(Maker, Option<Json>), Refused> {
+    if let Some(reference) = body.get("agent").and_then(Value::as_str) {
+        let reference = reference.to_owned();
+        let input = Json::new(input.clone());
+        return Ok((Maker::Agent { reference, input }, None));
     }
+    let plan = body.get("plan").unwrap_or(&Value::Null);
+    let definition = Agent::inline_definition(plan);
+    let agent = Agent::parse(&definition).map_err(|violations| {
+        Refused::Invalid(violations.into_iter().map(from_inline_plan).collect())
+    })?;
+    supported(&agent, "/plan").map_err(Refused::Invalid)?;
+    let tools = agent.tools_needed();
+    Ok((Maker::Plan { tools }, Some(Json::new(definition))))
+}
+
+fn unknown_agent(body: &Value) -> Refused {
+    let reference = body
+        .get("agent")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let message = format!("the tenant has no agent {reference}");
+    Refused::Invalid(vec![Violation::new("/agent", message)])
 }
 
 /// An inline plan was wrapped into an agent; its flaws are told where the client wrote them.
@@ -222,22 +214,6 @@ pub fn supported(agent: &Agent, pointer: &str) -> Result<(), Vec<Violation>> {
     } else {
         Err(refused)
     }
-}
-
-fn tool_names(agent: &Agent) -> Vec<String> {
-    let mut names: Vec<String> = match &agent.planner {
-        Planner::External => agent.tools.clone(),
-        Planner::Plan(plan, _) => {
-            let tools = plan.steps.iter().filter_map(|step| match &step.action {
-                Action::Tool { tool, .. } => Some(tool.clone()),
-                _ => None,
-            });
-            tools.collect()
-        }
-    };
-    names.sort();
-    names.dedup();
-    names
 }
 
 fn tags(body: &Value) -> BTreeMap<String, String> {
@@ -294,6 +270,10 @@ pub async fn offer_envelope<W: World>(
             .get("event_type")
             .and_then(Value::as_str)
             .unwrap_or_default();
+        if !schema::embedded::event_types().any(|known| known == event_type) {
+            let message = format!("there is no event type {event_type:?}");
+            return Err(vec![Violation::new("/event_type", message)]);
+        }
         let payload = value.get("payload").unwrap_or(&Value::Null);
         schema::validate_at(event_type, payload, "/payload")
     });

@@ -12,7 +12,7 @@ use futures::future::{Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 use serde::{Deserialize, Serialize};
 
-use crate::decide::{Assignment, Claim, ClaimReply, Extend, Refusal, Report, Settle};
+use crate::decide::{Assignment, Claim, ClaimReply, Extend, Refusal, Report, Settle, TurnedAway};
 use crate::envelope::{Door, accept};
 use crate::json::{self, Json, Value, Violation};
 use crate::outbox::WorkMessage;
@@ -232,7 +232,9 @@ async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Claimed, Fault> {
         Ok(RunResult::Claim(ClaimReply::Granted(assignment))) => {
             return Ok(Claimed::Granted(assignment));
         }
-        Ok(RunResult::Claim(ClaimReply::TurnedAway(why))) => format!("{why:?}"),
+        Ok(RunResult::Claim(ClaimReply::TurnedAway(TurnedAway::Stale))) => "Stale".to_owned(),
+        // A copy too many is nothing to report: the run counts it.
+        Ok(RunResult::Claim(ClaimReply::TurnedAway(_))) => return Ok(Claimed::Nothing),
         Ok(_) => {
             return Err(Fault::new(
                 "claim",

@@ -30,6 +30,15 @@ pub enum Event {
     RunCompleted { output: Json },
     #[serde(rename = "run.failed")]
     RunFailed { error: RunError },
+    /// The run is called off. Nothing new is begun; calls under way are waited for, so that what they
+    /// did is in the log before its end.
+    #[serde(rename = "run.cancel_requested")]
+    RunCancelRequested {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        comment: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<RequestRef>,
+    },
     #[serde(rename = "run.cancelled")]
     RunCancelled {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -282,6 +291,7 @@ impl Event {
                 | Self::RunBlocked { .. }
                 | Self::RunCompleted { .. }
                 | Self::RunFailed { .. }
+                | Self::RunCancelRequested { .. }
                 | Self::RunCancelled { .. }
                 | Self::DeadLetterOpened { .. }
                 | Self::DeadLetterSettled { .. }

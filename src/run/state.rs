@@ -31,6 +31,8 @@ pub struct State {
     pub dead_letters: Vec<DeadLetter>,
     pub status: Status,
     pub started: bool,
+    /// Called off, with a call still under way.
+    pub cancelling: bool,
     pub output: Json,
     pub error: Option<RunError>,
     /// What an external planner said last, if it is done.
@@ -129,6 +131,7 @@ impl State {
             dead_letters: Vec::new(),
             status: Status::Queued,
             started: false,
+            cancelling: false,
             output: Json::null(),
             error: None,
             planner_end: None,
@@ -191,6 +194,12 @@ impl State {
         self.tools.get(&step.request.as_ref()?.tool)
     }
 
+    /// Whether the log is closed. A run that is called off is `cancelled` at once, and closes its log
+    /// when the calls under way have come back.
+    pub fn has_ended(&self) -> bool {
+        self.ended_at.is_some()
+    }
+
     /// When the run must have ended.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.agent
@@ -237,6 +246,12 @@ impl State {
             Event::RunFailed { error } => {
                 self.error = Some(error.clone());
                 self.end(Status::Failed, at);
+            }
+            Event::RunCancelRequested { request, .. } => {
+                self.remember(request.as_ref(), None);
+                self.cancelling = true;
+                self.status = Status::Cancelled;
+                self.rest(at, false);
             }
             Event::RunCancelled { request, .. } => {
                 self.remember(request.as_ref(), None);
@@ -370,10 +385,19 @@ impl State {
             }
             Event::ToolFailed { error, .. } => {
                 let step = self.step_mut(recorded, seq)?;
-                step.note(at, "failed", error.status_code, Some(&error.message));
+                let claimed = step.lease().is_some();
+                if claimed {
+                    let (code, message) = (error.status_code, &error.message);
+                    step.note(at, "failed", code, Some(message));
+                }
                 step.losses = 0;
                 step.error = Some(error.clone());
                 step.phase = Phase::Failed;
+                // A call that could not even be made is none.
+                let unsent = matches!(error.reason.as_str(), "invalid_arguments" | "undeliverable");
+                if claimed && unsent {
+                    self.tool_calls = self.tool_calls.saturating_sub(1);
+                }
             }
             Event::ToolOutcomeUnknown { error, .. } => {
                 let step = self.step_mut(recorded, seq)?;

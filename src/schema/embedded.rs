@@ -78,6 +78,7 @@ pub const ALL: &[Embedded] = schemas! {
         "plan.completed"
         "plan.failed"
         "run.blocked"
+        "run.cancel_requested"
         "run.cancelled"
         "run.completed"
         "run.created"

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::testing::{
-    DAY_MS, Db, Dice, NOON, ids, project, projection, register, run_at, run_id, tags,
+    DAY_MS, Db, Dice, NOON, ids, project, projection, register, register_buyer, run_at, run_id, tags,
 };
 use crate::json::Value;
 use crate::ports::{Projection, RunFilter, TenantAnswer, TenantCall};
@@ -39,17 +39,17 @@ fn a_walk_shows_every_untouched_run_once() {
     ];
     for seed in 1..=4 {
         for filter in &filters {
-            let db = Db::new();
+            let db = Db::with_buyer();
             let mut dice = Dice(seed);
             // Even numbers are the burst; odd ones come in between and after it while we walk.
             let burst: Vec<u64> = (0..250).map(|n| n * 2).collect();
             for n in &burst {
-                db.call(register(run_id(*n), None));
+                db.call(register_buyer(run_id(*n)));
             }
             let mut touched = BTreeSet::new();
             let walked = db.walk_runs(filter, 10, |db| {
                 for _ in 0..dice.roll(8) {
-                    db.call(register(run_id(dice.roll(400) * 2 + 1), None));
+                    db.call(register_buyer(run_id(dice.roll(400) * 2 + 1)));
                 }
                 for _ in 0..dice.roll(4) {
                     let n = dice.roll(250) * 2;

@@ -82,19 +82,18 @@ pub fn handle(sql: &impl Sql, call: TenantCall) -> Result<TenantAnswer, Fault> {
         TenantCall::DeleteDefinition { kind, name } => definitions::delete(sql, kind, &name),
         TenantCall::Register {
             run_id,
-            agent,
+            maker,
             tags,
-            tools,
             request,
             now,
         } => {
             let run = runs::NewRun {
                 run_id,
-                agent,
+                maker,
                 tags,
                 now,
             };
-            runs::register(sql, run, &tools, request.as_ref())
+            runs::register(sql, run, request.as_ref())
         }
         TenantCall::Tools { names } => Ok(TenantAnswer::Tools(definitions::tools(sql, &names)?)),
         TenantCall::Project { projections } => runs::project(sql, &projections),

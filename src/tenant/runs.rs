@@ -8,8 +8,14 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::ports::{Fault, Projection, RunFilter, TenantAnswer};
+use crate::agent::Agent;
+use crate::json::{self, Violation};
+use crate::plan::parse_versioned_name;
+use crate::ports::{
+    DefinitionKind, Fault, Maker, PinnedAgent, Projection, RunFilter, TenantAnswer,
+};
 use crate::run::event::RequestRef;
+use crate::schema;
 use crate::sql::{Sql, SqlRow};
 use crate::words::{RunId, Timestamp};
 
@@ -22,7 +28,7 @@ const CLOCKS_APART_MS: i64 = 60 * 60 * 1_000;
 /// A run that is about to be born.
 pub struct NewRun {
     pub run_id: RunId,
-    pub agent: Option<String>,
+    pub maker: Maker,
     pub tags: BTreeMap<String, String>,
     pub now: Timestamp,
 }
@@ -40,7 +46,8 @@ struct RunSummary<'a> {
 }
 
 /// Gives a run its place in the index and the client's key its run, in one transaction, and resolves
-/// its tools. Rows written: 1, and 1 for a key (see [`requests::insert`]); where the key was used
+/// its agent and its tools. Where there is no such agent, or it does not take the input, nothing is
+/// written. Rows written: 1, and 1 for a key (see [`requests::insert`]); where the key was used
 /// before, 0.
 ///
 /// The earlier run of a key is put back into the index where it was forgotten: whoever asks carries
@@ -48,34 +55,42 @@ struct RunSummary<'a> {
 pub fn register(
     sql: &impl Sql,
     run: NewRun,
-    tools: &[String],
     request: Option<&RequestRef>,
 ) -> Result<TenantAnswer, Fault> {
     sql.transaction(|| {
-        let (run_id, fresh) = match request {
-            None => (run.run_id, true),
-            Some(request) => match requests::find(sql, request, run.now)? {
-                None => {
-                    requests::insert(sql, request, Some(&run.run_id), run.now)?;
-                    (run.run_id, true)
-                }
-                Some(known) if known.fingerprint != request.fingerprint => {
-                    return Ok(TenantAnswer::KeyReused);
-                }
-                Some(known) => (
-                    known.run_id.ok_or_else(|| {
-                        broken("registering a run", &request.route, "its key made no run")
-                    })?,
-                    false,
-                ),
-            },
+        let known = match request {
+            Some(request) => requests::find(sql, request, run.now)?,
+            None => None,
         };
+        let reused = |known: &requests::Record| {
+            request.is_some_and(|request| known.fingerprint != request.fingerprint)
+        };
+        if known.as_ref().is_some_and(reused) {
+            return Ok(TenantAnswer::KeyReused);
+        }
+        let fresh = known.is_none();
+        let (agent, tools) = match make(sql, &run.maker)? {
+            Made::Of(agent, tools) => (agent, tools),
+            Made::Unknown if fresh => return Ok(TenantAnswer::UnknownAgent),
+            Made::Invalid(violations) if fresh => return Ok(TenantAnswer::Invalid(violations)),
+            // It was good when the key was used first.
+            Made::Unknown | Made::Invalid(_) => (None, Vec::new()),
+        };
+        let run_id = match known {
+            Some(known) => known
+                .run_id
+                .ok_or_else(|| broken("registering a run", "requests", "its key made no run"))?,
+            None => run.run_id,
+        };
+        if let (true, Some(request)) = (fresh, request) {
+            requests::insert(sql, request, Some(&run_id), run.now)?;
+        }
         sql.exec(
             "INSERT INTO runs (run_id, seq, status, agent, tags, created_at, updated_at, quiet_until)
              VALUES (?1, 0, 'queued', ?2, ?3, ?4, ?4, ?4) ON CONFLICT (run_id) DO NOTHING",
             &[
                 run_id.as_str().into(),
-                run.agent.into(),
+                agent.as_ref().map(|agent| agent.label.as_str()).into(),
                 object(&run.tags)?.into(),
                 run.now.into(),
             ],
@@ -83,9 +98,45 @@ pub fn register(
         Ok(TenantAnswer::Registered {
             run_id,
             fresh,
-            tools: definitions::tools(sql, tools)?,
+            agent,
+            tools: definitions::tools(sql, &tools)?,
         })
     })
+}
+
+/// What a run is made of, resolved.
+enum Made {
+    Of(Option<PinnedAgent>, Vec<String>),
+    Unknown,
+    Invalid(Vec<Violation>),
+}
+
+fn make(sql: &impl Sql, maker: &Maker) -> Result<Made, Fault> {
+    let (reference, input) = match maker {
+        Maker::Plan { tools } => return Ok(Made::Of(None, tools.clone())),
+        Maker::Agent { reference, input } => (reference, input),
+    };
+    let Some(named) = parse_versioned_name(reference) else {
+        return Ok(Made::Unknown);
+    };
+    let version = named.version.map(u64::from);
+    let found = definitions::get(sql, DefinitionKind::Agent, named.name, version)?;
+    let TenantAnswer::Definition(found) = found else {
+        return Ok(Made::Unknown);
+    };
+    let label = format!("{}@{}", found.name, found.version);
+    let agent = Agent::parse(&found.definition)
+        .map_err(|flaws| broken("reading an agent", &label, &json::sentence(&flaws)))?;
+    if let Some(wanted) = &agent.input_schema
+        && let Err(violations) = schema::validate_with(wanted, input, "/input")
+    {
+        return Ok(Made::Invalid(violations));
+    }
+    let definition = found.definition;
+    Ok(Made::Of(
+        Some(PinnedAgent { label, definition }),
+        agent.tools_needed(),
+    ))
 }
 
 /// Takes what runs say of themselves, all or nothing: a run's longest log is true, anything else

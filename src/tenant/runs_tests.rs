@@ -1,5 +1,5 @@
 use super::testing::{
-    DAY_MS, Db, NOON, json, letter_id, project, projected_letter, projection, register, run_at,
+    DAY_MS, Db, NOON, json, letter_id, project, projected_letter, projection, register, register_buyer, run_at,
     run_id, stray, value,
 };
 use crate::ports::{DeadLetterFilter, DefinitionKind, Fault, RunFilter, TenantAnswer, TenantCall};
@@ -179,8 +179,8 @@ fn the_longest_log_is_true_and_says_so_once() {
 
 #[test]
 fn an_item_has_all_members_of_a_run_in_a_list() {
-    let db = Db::new();
-    db.call(register(run_id(1), None));
+    let db = Db::with_buyer();
+    db.call(register_buyer(run_id(1)));
     db.call(project(vec![projection(run_id(2), 4, "completed")]));
     let call = TenantCall::ListRuns {
         filter: RunFilter::default(),

@@ -9,8 +9,8 @@ use rusqlite::types::{Value as Stored, ValueRef};
 
 use crate::json::{self, Json, Value};
 use crate::ports::{
-    DeadLetterFilter, Fault, ProjectedDeadLetter, Projection, RunFilter, StrayLetter, TenantAnswer,
-    TenantCall,
+    DeadLetterFilter, DefinitionKind, Fault, Maker, ProjectedDeadLetter, Projection, RunFilter, StrayLetter,
+    TenantAnswer, TenantCall,
 };
 use crate::run::event::{DeadLetterReason, RequestRef};
 use crate::sql::{Sql, SqlRow, SqlValue};
@@ -83,6 +83,22 @@ impl Db {
             db.call(TenantCall::Create { now }),
             TenantAnswer::Done
         ));
+        db
+    }
+
+    /// A tenant with an agent `buyer`, in its second version.
+    pub fn with_buyer() -> Self {
+        let db = Self::new();
+        for description in ["first", "second"] {
+            let planner = serde_json::json!({ "kind": "external" });
+            let agent = serde_json::json!({ "description": description, "planner": planner });
+            db.call(TenantCall::PutDefinition {
+                kind: DefinitionKind::Agent,
+                name: "buyer".into(),
+                definition: Json::new(agent),
+                now: NOON,
+            });
+        }
         db
     }
 
@@ -285,6 +301,20 @@ pub fn tags(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// A run of `buyer`; the tenant must have it.
+pub fn register_buyer(run_id: RunId) -> TenantCall {
+    TenantCall::Register {
+        run_id,
+        maker: Maker::Agent {
+            reference: "buyer".into(),
+            input: Json::null(),
+        },
+        tags: tags(&[("order", "42")]),
+        request: None,
+        now: NOON,
+    }
+}
+
 pub fn register(run_id: RunId, request: Option<RequestRef>) -> TenantCall {
     register_at(run_id, request, NOON)
 }
@@ -292,9 +322,8 @@ pub fn register(run_id: RunId, request: Option<RequestRef>) -> TenantCall {
 pub fn register_at(run_id: RunId, request: Option<RequestRef>, now: Timestamp) -> TenantCall {
     TenantCall::Register {
         run_id,
-        agent: Some("buyer@2".into()),
+        maker: Maker::Plan { tools: vec![] },
         tags: tags(&[("order", "42")]),
-        tools: vec![],
         request,
         now,
     }

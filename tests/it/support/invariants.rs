@@ -29,7 +29,7 @@ pub fn live_state_equals_folded_log(live: &State, folded: Option<&State>) {
 }
 
 pub fn every_run_owns_a_wake_source(state: &State, armed: bool) {
-    if state.status.is_end() {
+    if state.has_ended() {
         return;
     }
     let held_by_a_person = state.open_dead_letters().next().is_some();
@@ -128,6 +128,9 @@ pub fn no_run_is_lost(inner: &Inner) {
                     state.open_dead_letters().next().is_some(),
                     "{run_id} is blocked by nothing"
                 );
+            }
+            Status::Cancelled => {
+                assert!(state.has_ended(), "{run_id} was called off and never ended")
             }
             Status::Failed => assert!(state.error.is_some(), "{run_id} failed for no reason"),
             other => panic!("{run_id} is {other:?} when nothing is left to happen"),

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use dormouse::flow::front::{self, Start};
 use dormouse::flow::sweep;
 use dormouse::json::{Json, Value};
+use dormouse::ports::{RunCall, RunOp, World};
 use dormouse::run::event::PinnedTool;
-use dormouse::words::TenantId;
+use dormouse::words::{RunId, TenantId};
 use serde_json::json;
 
 use super::invariants;
@@ -26,6 +27,7 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
             let body =
                 json!({ "plan": plan, "input": { "order": 9007199254740993u64, "text": "é" } });
             let tenant_id = TenantId::parse("acme").unwrap();
+            let tenant = tenant_id.clone();
             let start = Start {
                 tenant_id,
                 body,
@@ -34,10 +36,13 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
             };
             let started = front::start_run(&world, start).await;
             let line = match started {
-                Ok(started) => format!("started {}", started.run_id),
+                Ok(started) => {
+                    cancel_perhaps(&world, &tenant, started.run_id.clone());
+                    format!("started {}", started.run_id)
+                }
                 Err(refused) => format!("not started: {refused:?}"),
             };
-            dormouse::ports::World::log(&world, &line);
+            world.log(&line);
         });
     }
     sim.run_until(START_MS + HOUR_MS);
@@ -53,7 +58,7 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
                 .await
                 .is_err()
             {
-                dormouse::ports::World::sleep(&world, 60_000).await;
+                world.sleep(60_000).await;
             }
         }
     });
@@ -68,6 +73,33 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
     }
     drop(inner);
     sim
+}
+
+/// In bad weather some runs are called off, at any time.
+fn cancel_perhaps(world: &Sim, tenant_id: &TenantId, run_id: RunId) {
+    let after_ms = {
+        let mut inner = world.0.borrow_mut();
+        let weather = inner.weather;
+        if !inner.rng.percent(weather.cancels) {
+            return;
+        }
+        inner.rng.below(20_000) as i64
+    };
+    let (world, call) = (
+        world.clone(),
+        RunCall {
+            tenant_id: tenant_id.clone(),
+            op: RunOp::Cancel {
+                comment: None,
+                request: None,
+            },
+        },
+    );
+    world.clone().spawn(async move {
+        world.sleep(after_ms).await;
+        // A fault here is a client whose cancel failed.
+        drop(world.run(&run_id, &call).await);
+    });
 }
 
 /// Three steps one after another.

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use dormouse::flow::home::{Home, LogStore, Outcome};
 use dormouse::flow::{Verdict, index, relay, work};
 use dormouse::ports::{
-    Failpoint, Fault, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World,
+    Failpoint, Fault, Maker, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World,
 };
 use dormouse::run::event::PinnedTool;
 use dormouse::run::{Row, State, log};
@@ -36,6 +36,8 @@ pub struct Weather {
     pub kv_lies: u64,
     pub clock_jumps: u64,
     pub tools_misbehave: bool,
+    /// Runs that are called off.
+    pub cancels: u64,
 }
 
 impl Weather {
@@ -48,6 +50,7 @@ impl Weather {
         kv_lies: 30,
         clock_jumps: 2,
         tools_misbehave: true,
+        cancels: 15,
     };
     pub const CALM: Self = Self {
         call_fails: 0,
@@ -58,6 +61,7 @@ impl Weather {
         kv_lies: 0,
         clock_jumps: 0,
         tools_misbehave: false,
+        cancels: 0,
     };
 }
 
@@ -559,7 +563,11 @@ impl Inner {
 
     fn call_tenant(&mut self, call: &TenantCall) -> TenantAnswer {
         match call {
-            TenantCall::Register { run_id, tools, .. } => {
+            TenantCall::Register {
+                run_id,
+                maker: Maker::Plan { tools },
+                ..
+            } => {
                 self.index.insert(run_id.clone(), (0, "queued".into()));
                 let known = tools.iter().filter_map(|name| {
                     self.tools
@@ -569,6 +577,7 @@ impl Inner {
                 TenantAnswer::Registered {
                     run_id: run_id.clone(),
                     fresh: true,
+                    agent: None,
                     tools: known.collect(),
                 }
             }

@@ -1,5 +1,7 @@
 // The built Worker, running for one test file, with a sink for its tools.
 
+import assert from "node:assert/strict";
+import { accessSync, constants } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -18,13 +20,27 @@ const VARS = {
   ALLOWED_INWARD_HOSTS: "localhost,127.0.0.1",
 };
 
+/** Where state goes: in memory where there is such a place, since what is tested is not the disk. */
+function stateRoot() {
+  const memory = "/dev/shm";
+  try {
+    accessSync(memory, constants.W_OK);
+    return memory;
+  } catch {
+    return tmpdir();
+  }
+}
+
+/** A new directory for the state of a Worker. */
+export const newStateDir = () => mkdtemp(join(stateRoot(), "dormouse-test-"));
+
 /**
  * Starts the Worker (with a state directory of its own unless one is given) and a sink.
  * @param {object} options as those of `startRuntime`, and `withSink`
  */
 export async function startWorld({ vars = {}, stateDir, withSink = true, ...options } = {}) {
   const own = stateDir === undefined;
-  const directory = stateDir ?? (await mkdtemp(join(tmpdir(), "dormouse-test-")));
+  const directory = stateDir ?? (await newStateDir());
   const sink = withSink ? await startSink() : undefined;
   const lines = [];
   const start = () =>
@@ -83,7 +99,16 @@ export async function startWorld({ vars = {}, stateDir, withSink = true, ...opti
   return world;
 }
 
-/** The world of a test file: started before its tests, closed after them. Use its fields in tests only. */
+/** What no line of the Worker may say, unless a test asked for it. */
+const TROUBLE = /panic|unreachable|RuntimeError|code had hung|hanging promise|not implemented on this platform/i;
+
+/** The lines that tell of trouble which no failpoint made. */
+export const troubleIn = (lines) => lines.map(({ text }) => text).filter((text) => TROUBLE.test(text) && !/failpoint/i.test(text));
+
+/**
+ * The world of a test file: started before its tests, closed after them, when nothing it wrote may
+ * tell of a panic or a hang. Use its fields in tests only.
+ */
 export function worldOfFile(options) {
   const holder = {};
   before(async () => {
@@ -91,6 +116,7 @@ export function worldOfFile(options) {
   });
   after(async () => {
     await holder.world?.close();
+    assert.deepEqual(troubleIn(holder.world?.lines ?? []), []);
   });
   return new Proxy(holder, { get: (_, name) => holder.world?.[name] });
 }

@@ -1,0 +1,65 @@
+// What the edge asks of the platform in one go. Each crossing between WebAssembly and JavaScript costs
+// more than most of what is done there, so what belongs together is done here together. Nothing is
+// decided here, and whatever throws is an exception that the Rust side declares.
+
+/** Makes one HTTP call, no redirect followed. Gives status, what of the headers is asked for, body. */
+export async function call(url, method, headers, body, timeoutMs, bytesMax) {
+  const response = await fetch(url, {
+    method,
+    redirect: "manual",
+    signal: AbortSignal.timeout(timeoutMs),
+    headers: JSON.parse(headers),
+    body: body ?? undefined,
+  });
+  const header = (name) => response.headers.get(name) ?? undefined;
+  const bytes = await readBody(response, bytesMax);
+  return [response.status, header("retry-after"), header("content-type"), header("location"), bytes];
+}
+
+/** What a request says: method, URL, headers as JSON pairs, body. */
+export async function read(request, bytesMax) {
+  const headers = JSON.stringify([...request.headers]);
+  return [request.method, request.url, headers, await readBody(request, bytesMax)];
+}
+
+export function respond(status, headers, body) {
+  return new Response(body, { status, headers: JSON.parse(headers) });
+}
+
+/** Runs one statement and gives the names of its columns and its rows, or nothing where it has none. */
+export function query(storage, statement, params) {
+  const cursor = storage.sql.exec(statement, ...params);
+  const rows = cursor.raw().toArray();
+  return rows.length === 0 ? undefined : [cursor.columnNames, rows];
+}
+
+/** A body's bytes; null where it is longer than `max`, and then the rest is refused. */
+async function readBody(holder, max) {
+  if (!holder.body) return new Uint8Array();
+  const announced = Number(holder.headers.get("content-length") ?? NaN);
+  // The platform holds a sender to the length it announces, but not through an encoding.
+  if (announced <= max && !holder.headers.has("content-encoding")) {
+    const bytes = new Uint8Array(await holder.arrayBuffer());
+    return bytes.length <= max ? bytes : null;
+  }
+  const reader = holder.body.getReader();
+  const pieces = [];
+  let length = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    length += value.length;
+    if (length > max) {
+      await reader.cancel().catch(() => {});
+      return null;
+    }
+    pieces.push(value);
+  }
+  const bytes = new Uint8Array(length);
+  let at = 0;
+  for (const piece of pieces) {
+    bytes.set(piece, at);
+    at += piece.length;
+  }
+  return bytes;
+}
