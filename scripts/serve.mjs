@@ -31,7 +31,11 @@ await main(async () => {
     await runtime.dispose();
     process.exit(0);
   };
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, stop);
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
+    // Miniflare's own listener would end the process while it is being disposed of.
+    process.removeAllListeners(signal);
+    process.on(signal, stop);
+  }
   // Started by another process, end with it.
   process.on("disconnect", stop);
 

@@ -16,5 +16,5 @@ await main(async () => {
     .filter((name) => name.endsWith(".test.mjs"))
     .map((name) => join(directory, name));
   if (files.length === 0) throw new Error(`no tests in ${directory}`);
-  await stage("tests of the Worker", () => run(newNode(), ["--test", ...process.argv.slice(2), ...files]));
+  await stage("tests of the Worker", () => run(newNode(), ["--test", "--test-concurrency=3", ...process.argv.slice(2), ...files]));
 });

@@ -22,6 +22,14 @@ use super::js::{self, Fault};
 use super::queues;
 use super::world::Edge;
 
+/// Before anything else: a panic says where it was. Its text goes to the log and to nobody else.
+#[wasm_bindgen(start)]
+pub fn start() {
+    std::panic::set_hook(Box::new(|info| {
+        js::console_error(&format!("panic: {info}"))
+    }));
+}
+
 #[wasm_bindgen]
 pub async fn fetch(request: JsValue, env: JsValue, ctx: Context) -> Result<JsValue, JsValue> {
     AssertUnwindSafe(async move {

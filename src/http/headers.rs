@@ -11,6 +11,9 @@ use super::problem::{INVALID_HEADER, Problem, UNSUPPORTED_MEDIA_TYPE};
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<'r>(pub &'r [(String, String)]);
 
+/// The longest that an answer is held: well below what clients and proxies wait.
+const PREFER_WAIT_S_MAX: u32 = 30;
+
 /// What HTTP clients say of a body when nobody told them what it is: `curl -d`, `fetch` with a
 /// string, and the like. The body is read as JSON all the same.
 const SAID_BY_DEFAULT: [&str; 3] = [
@@ -67,6 +70,16 @@ impl<'r> Headers<'r> {
 
     /// Refuses a body that is said to be something else than JSON. Without the header it is taken
     /// to be JSON, which its reader will find out.
+    /// The seconds of `Prefer: wait=N` (RFC 7240), at most [`PREFER_WAIT_S_MAX`].
+    pub fn prefer_wait_s(&self) -> Option<u32> {
+        let preferences = self.0.iter().filter(|(name, _)| name == "prefer");
+        let wait = preferences
+            .flat_map(|(_, value)| value.split(','))
+            .find_map(|preference| preference.trim().strip_prefix("wait="))?;
+        let wait_s: u32 = wait.trim().parse().ok()?;
+        Some(wait_s.min(PREFER_WAIT_S_MAX))
+    }
+
     pub fn require_json(&self) -> Result<(), Problem> {
         let mut values = self.0.iter().filter(|(name, _)| name == "content-type");
         let all_json = values.all(|(_, value)| {

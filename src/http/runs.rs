@@ -57,9 +57,45 @@ pub async fn start<W: World>(
     };
     let started = start_run(call.world, start).await;
     let started = started.map_err(|refused| Problem::refused(refused, INVALID_RUN))?;
+    let location = format!("/v1/runs/{}", started.run_id);
+    if let (false, Some(wait_s)) = (started.replayed, call.headers.prefer_wait_s())
+        && let Some(ended) = ended_within(call, tenant_id, &started.run_id, wait_s).await
+    {
+        return Ok(Response::json(200, ended)
+            .header("location", location)
+            .header("preference-applied", format!("wait={wait_s}")));
+    }
     Ok(Response::json(202, started.shown.get().to_owned())
-        .header("location", format!("/v1/runs/{}", started.run_id))
+        .header("location", location)
         .replayed(started.replayed))
+}
+
+/// The run, if it ends in time. A preference binds nobody: whatever fails here is no failure.
+async fn ended_within<W: World>(
+    call: &Call<'_, W>,
+    tenant_id: &TenantId,
+    run_id: &RunId,
+    wait_s: u32,
+) -> Option<String> {
+    const PAUSE_MS_MAX: i64 = 500;
+    let until = call.world.now().plus_ms(i64::from(wait_s) * 1_000);
+    let mut pause_ms = 20;
+    loop {
+        let left_ms = until.ms_since(call.world.now());
+        if left_ms <= 0 {
+            return None;
+        }
+        call.world.sleep(pause_ms.min(left_ms)).await;
+        pause_ms = (pause_ms * 2).min(PAUSE_MS_MAX);
+        let shown = ask(call.world, tenant_id, run_id, RunOp::View, INVALID_RUN).await;
+        let RunResult::Shown(shown) = shown.ok()? else {
+            return None;
+        };
+        let run = json::read_stored(shown.get().as_bytes()).ok()?;
+        if run.get("ended_at").is_some_and(Value::is_string) {
+            return Some(shown.get().to_owned());
+        }
+    }
 }
 
 /// The schema counts characters; the bound is of bytes.

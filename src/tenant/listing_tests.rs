@@ -1,7 +1,8 @@
 use std::collections::BTreeSet;
 
 use super::testing::{
-    DAY_MS, Db, Dice, NOON, ids, project, projection, register, register_buyer, run_at, run_id, tags,
+    DAY_MS, Db, Dice, NOON, ids, project, projection, register, register_buyer, run_at, run_id,
+    tags,
 };
 use crate::json::Value;
 use crate::ports::{Projection, RunFilter, TenantAnswer, TenantCall};

@@ -126,7 +126,7 @@ fn make(sql: &impl Sql, maker: &Maker) -> Result<Made, Fault> {
     };
     let label = format!("{}@{}", found.name, found.version);
     let agent = Agent::parse(&found.definition)
-        .map_err(|flaws| broken("reading an agent", &label, &json::sentence(&flaws)))?;
+        .map_err(|flaws| broken("reading an agent", &label, json::sentence(&flaws)))?;
     if let Some(wanted) = &agent.input_schema
         && let Err(violations) = schema::validate_with(wanted, input, "/input")
     {

@@ -1,6 +1,6 @@
 use super::testing::{
-    DAY_MS, Db, NOON, json, letter_id, project, projected_letter, projection, register, register_buyer, run_at,
-    run_id, stray, value,
+    DAY_MS, Db, NOON, json, letter_id, project, projected_letter, projection, register,
+    register_buyer, run_at, run_id, stray, value,
 };
 use crate::ports::{DeadLetterFilter, DefinitionKind, Fault, RunFilter, TenantAnswer, TenantCall};
 use crate::words::{KeyId, RunId, TenantId, Timestamp};

@@ -9,8 +9,8 @@ use rusqlite::types::{Value as Stored, ValueRef};
 
 use crate::json::{self, Json, Value};
 use crate::ports::{
-    DeadLetterFilter, DefinitionKind, Fault, Maker, ProjectedDeadLetter, Projection, RunFilter, StrayLetter,
-    TenantAnswer, TenantCall,
+    DeadLetterFilter, DefinitionKind, Fault, Maker, ProjectedDeadLetter, Projection, RunFilter,
+    StrayLetter, TenantAnswer, TenantCall,
 };
 use crate::run::event::{DeadLetterReason, RequestRef};
 use crate::sql::{Sql, SqlRow, SqlValue};
