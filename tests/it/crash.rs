@@ -44,11 +44,8 @@ fn scenarios() -> Vec<(&'static str, Value)> {
 fn no_single_fault_breaks_a_promise() {
     let mut tried = 0;
     for (name, plan) in scenarios() {
-        let calls = {
-            let sim = play(1, vec![plan.clone()], Weather::CALM, None);
-            let calls = sim.0.borrow().port_calls;
-            calls
-        };
+        let calm = play(1, vec![plan.clone()], Weather::CALM, None);
+        let calls = calm.0.borrow().port_calls;
         assert!(calls > 5, "{name} makes only {calls} port calls");
         for at_call in 0..calls {
             for fault in PlannedFault::ALL {

@@ -5,12 +5,13 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { assertAtRest, assertQuiet, assertRunIsRight, assertWholeLog, countOf, eachOf, stepsOf } from "./support/checks.mjs";
 import { send } from "./support/deliver.mjs";
+import { faultyWorld } from "./support/faulty.mjs";
 import { heldTool } from "./support/held.mjs";
-import { startWorld, unique, worldOfFile } from "./support/runtime.mjs";
+import { startWorld, unique } from "./support/runtime.mjs";
 import { seamsOf } from "./support/seams.mjs";
 import { until } from "./support/until.mjs";
 
-const world = worldOfFile();
+const world = faultyWorld();
 
 /** A tool that answers at once. */
 async function quickTool(over, options = {}) {
@@ -303,5 +304,3 @@ describe("cold start", () => {
     }
   });
 });
-
-test("no line of the runtime tells of hung or dead code", () => assertQuiet(world.lines));

@@ -54,7 +54,7 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
         let tenant_id = TenantId::parse("acme").unwrap();
         // The sweeper comes each minute; one planned fault may hit its first coming.
         for _ in 0..2 {
-            if sweep::sweep(&world, &tenant_id, &[tenant_id.clone()])
+            if sweep::sweep(&world, &tenant_id, std::slice::from_ref(&tenant_id))
                 .await
                 .is_err()
             {

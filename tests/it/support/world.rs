@@ -285,7 +285,7 @@ impl Sim {
         let message = (queue, body.clone(), attempts);
         let task = self.spawn(async move {
             if queue == 2 {
-                if index::index(&world, &[body.clone()]).await == [false] {
+                if index::index(&world, std::slice::from_ref(&body)).await == [false] {
                     world.0.borrow_mut().redeliver(queue, body, attempts, 5_000);
                 }
                 return;
