@@ -68,8 +68,6 @@ impl<'r> Headers<'r> {
         Ok(Some(key))
     }
 
-    /// Refuses a body that is said to be something else than JSON. Without the header it is taken
-    /// to be JSON, which its reader will find out.
     /// The seconds of `Prefer: wait=N` (RFC 7240), at most [`PREFER_WAIT_S_MAX`].
     pub fn prefer_wait_s(&self) -> Option<u32> {
         let preferences = self.0.iter().filter(|(name, _)| name == "prefer");
@@ -80,6 +78,8 @@ impl<'r> Headers<'r> {
         Some(wait_s.min(PREFER_WAIT_S_MAX))
     }
 
+    /// Refuses a body that is said to be something else than JSON. Without the header it is taken
+    /// to be JSON, which its reader will find out.
     pub fn require_json(&self) -> Result<(), Problem> {
         let mut values = self.0.iter().filter(|(name, _)| name == "content-type");
         let all_json = values.all(|(_, value)| {
