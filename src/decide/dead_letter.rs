@@ -108,9 +108,15 @@ fn intent(payload: &Json) -> Result<(String, Json), Refusal> {
     };
     let tool = payload.get("tool").and_then(Value::as_str);
     let tool = tool.ok_or_else(|| invalid("/payload/tool", "expected the name of a tool"))?;
-    let arguments = payload.get("arguments").filter(|arguments| arguments.is_object());
-    let arguments = arguments
-        .ok_or_else(|| invalid("/payload/arguments", "the arguments of a tool are an object"))?;
+    let arguments = payload
+        .get("arguments")
+        .filter(|arguments| arguments.is_object());
+    let arguments = arguments.ok_or_else(|| {
+        invalid(
+            "/payload/arguments",
+            "the arguments of a tool are an object",
+        )
+    })?;
     Ok((tool.to_owned(), Json::new(arguments.clone())))
 }
 

@@ -13,14 +13,16 @@ use crate::decide::{
 };
 use crate::json::Json;
 use crate::outbox::{self, Sent};
-use crate::ports::{Fault, ProjectedDeadLetter, Projection, RunAnswer, RunCall, RunOp, RunResult};
+use crate::ports::{Fault, Projection, RunAnswer, RunCall, RunOp, RunResult};
 use crate::run::event::RunCreated;
-use crate::run::{Corrupt, DeadLetter, Identity, Row, State, Status, log, view};
+use crate::run::{Corrupt, Identity, Row, State, fold, log, view};
 use crate::words::Timestamp;
 use crate::words::limits::LIST_LIMIT_MAX;
 
-/// A dead letter above this is listed without its envelope.
-const LISTED_DEAD_LETTER_BYTES_MAX: usize = 16_384;
+use super::projection::projection;
+
+#[cfg(feature = "test-seams")]
+mod seams;
 
 /// Bytes of a log that are read at a time for a client.
 pub const PAGE_BYTES_MAX: usize = 1_048_576;
@@ -499,90 +501,13 @@ impl Home {
         Some(projection(state, state.updated_at))
     }
 
-    #[cfg(feature = "test-seams")]
-    fn seam<S: LogStore>(
-        &mut self,
-        store: &S,
-        state: State,
-        op: RunOp,
-        now: Timestamp,
-        random: u64,
-    ) -> Result<RunResult, Failure> {
-        match op {
-            RunOp::AdvanceClock { ms } => {
-                let offset_ms = store.clock_offset_ms().saturating_add(ms);
-                store.set_clock_offset_ms(offset_ms)?;
-                // The alarm that is set is of the old clock.
-                self.alarm = None;
-                self.turn(store, state, Input::Tick, now.plus_ms(ms), random)?;
-                let Some(state) = &self.state else {
-                    return Err(unexpected());
-                };
-                Ok(RunResult::Shown(raw(&view::run(state))?))
-            }
-            RunOp::Redeliver { step_index, copies } => {
-                self.copies = outbox::copies(&state, step_index, copies);
-                self.state = Some(state);
-                Ok(RunResult::Done {
-                    replayed: false,
-                    shown: None,
-                })
-            }
-            RunOp::Internals => {
-                let internals = self.internals(&state);
-                self.state = Some(state);
-                Ok(RunResult::Shown(raw(&internals)?))
-            }
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// `GET /dev/runs/{run_id}/internals`.
-    #[cfg(feature = "test-seams")]
-    fn internals(&self, state: &State) -> serde_json::Value {
-        let leases: Vec<_> = state
-            .steps_indexed()
-            .filter_map(|(index, step)| {
-                let lease = step.lease()?;
-                Some(serde_json::json!({
-                    "step_index": index, "token": lease.token, "until": lease.until,
-                }))
-            })
-            .collect();
-        let outbox: Vec<u32> = state
-            .steps_indexed()
-            .filter(|(index, _)| outbox::work_message(state, *index).is_some())
-            .map(|(index, _)| index)
-            .collect();
-        let timers: Vec<_> = state
-            .steps_indexed()
-            .filter_map(|(index, step)| match step.phase {
-                crate::run::Phase::Retrying { at } | crate::run::Phase::Sleeping { until: at } => {
-                    Some(serde_json::json!({ "step_index": index, "at": at }))
-                }
-                _ => None,
-            })
-            .collect();
-        serde_json::json!({
-            "seq": state.seq,
-            "log_bytes": state.log_bytes,
-            "leases": leases,
-            "outbox": outbox,
-            "timers": timers,
-            "mailbox": [],
-            "alarm_at": self.alarm,
-            "duplicates_suppressed": self.counts.duplicates_suppressed,
-            "operations": self.counts,
-        })
-    }
-
     /// Takes the state out of memory, or folds it from the log. Whoever takes it puts it back, or
     /// leaves it to be folded anew.
     fn take_state<S: LogStore>(&mut self, store: &S) -> Result<Option<State>, Failure> {
         if let Some(state) = self.state.take() {
             return Ok(Some(state));
         }
-        log::fold(&store.load()?).map_err(refuse)
+        fold::fold(&store.load()?).map_err(refuse)
     }
 
     fn forget(&mut self) {
@@ -630,57 +555,7 @@ fn raw(view: &impl Serialize) -> Result<Box<RawValue>, Failure> {
 /// The run as it was when it was born: what its first row adds up to.
 fn first_answer<S: LogStore>(store: &S) -> Result<RunResult, Failure> {
     let rows = store.page(1, LIST_LIMIT_MAX)?;
-    let born = log::fold_first_turn(&rows).map_err(refuse)?;
+    let born = fold::fold_first_turn(&rows).map_err(refuse)?;
     let born = born.ok_or(Failure::Refused(Refusal::NotFound))?;
     Ok(RunResult::Shown(raw(&view::run(&born))?))
-}
-
-pub fn projection(state: &State, now: Timestamp) -> Projection {
-    let dead_letters = state
-        .dead_letters
-        .iter()
-        .filter_map(|l| projected(state, l))
-        .collect();
-    Projection {
-        tenant_id: state.tenant_id().clone(),
-        run_id: state.run_id().clone(),
-        seq: state.seq,
-        status: state.status.as_str().to_owned(),
-        agent: state.created.agent.clone(),
-        tags: state.created.tags.clone(),
-        created_at: state.created_at,
-        updated_at: state.updated_at,
-        ended_at: state.ended_at,
-        quiet_until: quiet_until(state, now),
-        dead_letters,
-    }
-}
-
-/// When to doubt a run that lies still: once its alarm should have fired, or, where nothing but the
-/// world outside can move it, after a day.
-fn quiet_until(state: &State, now: Timestamp) -> Option<Timestamp> {
-    const DAY_MS: i64 = 86_400_000;
-    match state.status {
-        Status::Blocked | Status::Waiting => {
-            let wake_at = outbox::wake_at(state, &Sent::default());
-            Some(wake_at.unwrap_or(now.plus_ms(DAY_MS)))
-        }
-        _ => None,
-    }
-}
-
-fn projected(state: &State, letter: &DeadLetter) -> Option<ProjectedDeadLetter> {
-    let view = view::dead_letter(state, letter);
-    let shown = to_raw_value(&view).ok()?;
-    let shown = if shown.get().len() > LISTED_DEAD_LETTER_BYTES_MAX {
-        to_raw_value(&view.without_envelope()).ok()?
-    } else {
-        shown
-    };
-    Some(ProjectedDeadLetter {
-        dead_letter_id: letter.dead_letter_id.clone(),
-        status: letter.status().to_owned(),
-        reason: letter.reason,
-        shown,
-    })
 }

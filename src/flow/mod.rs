@@ -1,14 +1,16 @@
 //! The order of effects: what happens first, what only after that is stored, and what if it fails.
 //! Async over [`crate::ports`], with no word of the platform.
 
-pub mod front;
+pub mod relay;
+pub mod log_table;
+pub mod projection;
 pub mod home;
 pub mod index;
-pub mod log_table;
-pub mod relay;
 pub mod stray;
-pub mod sweep;
+pub mod front;
+pub mod cache;
 pub mod work;
+pub mod sweep;
 
 /// What becomes of a queue's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,6 @@ use std::task::Poll;
 
 use futures::future::{Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
-use serde::{Deserialize, Serialize};
 
 use crate::decide::{Assignment, Claim, ClaimReply, Extend, Refusal, Report, Settle, TurnedAway};
 use crate::envelope::{Door, accept};
@@ -28,15 +27,14 @@ use crate::tool::{
 };
 use crate::words::{RunId, SpanId, TenantId};
 
-use super::{Verdict, relay::relay, stray};
+use super::relay::relay;
+use super::{Verdict, cache, stray};
 
 /// How often a report is tried before it is put aside for a later worker.
 const REPORT_TRIES: u32 = 3;
 const REPORT_RETRY_MS: i64 = 200;
 /// What is left of a lease when a worker asks for more before it calls.
 const LATE_MS: i64 = 1_000;
-/// How long a worker waits for the cache: a slow one is an empty one.
-const CACHE_MS_MAX: i64 = 1_000;
 /// How long one worker goes on from step to step. A consumer has 15 minutes and a tool may take ten.
 /// https://developers.cloudflare.com/queues/platform/limits/
 const CHAIN_MS_MAX: i64 = 180_000;
@@ -107,7 +105,7 @@ async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault>
         if world.keeps_every_outcome() {
             let (assignment, report) = (assignment.clone(), report.clone());
             asides.push(async move {
-                if let Err(fault) = set_aside(world, &assignment, &report).await {
+                if let Err(fault) = cache::put(world, &assignment, &report).await {
                     world.log(&format!("an outcome was not cached: {fault}"));
                 }
             });
@@ -136,7 +134,7 @@ async fn beside<T, F: Future<Output = ()>>(
 /// The outcome that a lost worker put aside, or else a new one. `None`: this worker came too late,
 /// and the step is no longer its own.
 async fn find_or_act<W: World>(world: &W, assignment: &Assignment) -> Option<Report> {
-    if let Some(report) = put_aside(world, assignment).await {
+    if let Some(report) = cache::of_lost_worker(world, assignment).await {
         return Some(report);
     }
     // A worker that stalled since its claim may hold nothing any more. What it does not hold it must
@@ -485,7 +483,7 @@ async fn settle<W: World>(
         match ask(world, &assignment.tenant_id, &assignment.run_id, op).await {
             Ok(answer) => break answer,
             Err(fault) if tries >= REPORT_TRIES => {
-                let put = set_aside(world, assignment, &settle.report).await;
+                let put = cache::put(world, assignment, &settle.report).await;
                 if let Err(second) = put {
                     world.log(&format!(
                         "an outcome of {} is lost: {second}",
@@ -523,38 +521,10 @@ async fn settle<W: World>(
     }
 }
 
-/// An outcome as KV holds it: which attempt it is of, and what it was.
-#[derive(Debug, Serialize, Deserialize)]
-struct PutAside {
-    step_index: u32,
-    token: u64,
-    report: Report,
-}
-
-/// Keeps an effect's outcome where a later worker finds it. Only what is certain is worth keeping.
-async fn set_aside<W: World>(
-    world: &W,
-    assignment: &Assignment,
-    report: &Report,
-) -> Result<(), Fault> {
-    if !matches!(report, Report::Completed { .. }) {
-        return Ok(());
-    }
-    let key = outcome_key(&assignment.tenant_id, &assignment.idempotency_key);
-    let aside = PutAside {
-        step_index: assignment.step_index,
-        token: assignment.token,
-        report: report.clone(),
-    };
-    let text = serde_json::to_string(&aside)
-        .map_err(|e| Fault::new("write an outcome", key.as_str(), e.to_string()))?;
-    world.put_outcome(&key, &text).await
-}
-
 /// On a second delivery: reports an outcome that could not be told the first time.
 async fn deliver_put_aside<W: World>(world: &W, step: &StepRef) -> Result<bool, Fault> {
-    let key = outcome_key(&step.tenant_id, &step.claim.idempotency_key);
-    let Some(aside) = find_put_aside(world, &key).await else {
+    let found = cache::find(world, &step.tenant_id, &step.claim.idempotency_key).await;
+    let Some(aside) = found else {
         return Ok(false);
     };
     let settle = Settle {
@@ -567,31 +537,6 @@ async fn deliver_put_aside<W: World>(world: &W, step: &StepRef) -> Result<bool, 
     let answer = ask(world, &step.tenant_id, &step.run_id, RunOp::Settle(settle)).await?;
     relay(world, &answer.messages).await;
     Ok(matches!(answer.result, Ok(RunResult::Settle(reply)) if reply.recorded))
-}
-
-/// The outcome that a lost worker of this very step may have put aside.
-async fn put_aside<W: World>(world: &W, assignment: &Assignment) -> Option<Report> {
-    if assignment.losses == 0 && assignment.purpose == Purpose::Call {
-        return None;
-    }
-    let key = outcome_key(&assignment.tenant_id, &assignment.idempotency_key);
-    let aside = find_put_aside(world, &key).await?;
-    (aside.step_index == assignment.step_index).then_some(aside.report)
-}
-
-/// A cache that fails, is slow, or holds what cannot be read, is a cache that holds nothing.
-async fn find_put_aside<W: World>(world: &W, key: &str) -> Option<PutAside> {
-    let asked = pin!(world.outcome(key));
-    let patience = pin!(world.sleep(CACHE_MS_MAX));
-    match select(asked, patience).await {
-        Either::Left((found, _)) => serde_json::from_str(&found.ok()??).ok(),
-        Either::Right(_) => None,
-    }
-}
-
-/// The key holds hex after the last slash and a tenant's name has no slash, so no two meet.
-fn outcome_key(tenant_id: &TenantId, idempotency_key: &str) -> String {
-    format!("outcome/{tenant_id}/{idempotency_key}")
 }
 
 async fn ask<W: World>(

@@ -11,7 +11,6 @@ use crate::words::limits::ROW_BYTES_MAX;
 use crate::words::{EventId, RunId, TenantId, Timestamp, TraceId, sha256_hex};
 
 use super::event::{Event, EventError};
-use super::state::{Corrupt, State};
 
 /// The `prev_hash` of a log's first entry.
 pub const ZERO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -59,6 +58,14 @@ pub struct Row {
     /// The sequence number of the row's first entry.
     pub seq: u64,
     pub body: String,
+}
+
+/// A log that cannot be: the run is frozen where it stands, and nothing of it is executed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the run's log cannot be read at entry {seq}: {message}")]
+pub struct Corrupt {
+    pub seq: u64,
+    pub message: String,
 }
 
 impl Recorded {
@@ -220,55 +227,4 @@ pub fn read_row(row: &Row) -> Result<ReadRow, Corrupt> {
         more: body.more,
         entries,
     })
-}
-
-/// Folds a whole log. `None` where there is none.
-pub fn fold(rows: &[Row]) -> Result<Option<State>, Corrupt> {
-    fold_while(rows, |_| true)
-}
-
-/// Folds the turn in which the run was born.
-pub fn fold_first_turn(rows: &[Row]) -> Result<Option<State>, Corrupt> {
-    fold_while(rows, |read| read.more)
-}
-
-fn fold_while(rows: &[Row], goes_on: impl Fn(&ReadRow) -> bool) -> Result<Option<State>, Corrupt> {
-    let mut state: Option<State> = None;
-    for row in rows {
-        let read = read_row(row)?;
-        let next = state.as_ref().map_or(1, |s| s.seq.saturating_add(1));
-        if read.seq != next {
-            return Err(Corrupt {
-                seq: next,
-                message: format!("the next row starts at {}", read.seq),
-            });
-        }
-        for recorded in &read.entries {
-            if state.is_none() {
-                state = Some(first_state(&read.identity, recorded)?);
-            }
-            if let Some(state) = &mut state {
-                state.apply(recorded)?;
-            }
-        }
-        if !goes_on(&read) {
-            break;
-        }
-    }
-    Ok(state)
-}
-
-/// The empty state that a log's first entry is applied to.
-pub fn first_state(identity: &Option<Identity>, recorded: &Recorded) -> Result<State, Corrupt> {
-    let corrupt = |message: &str| Corrupt {
-        seq: 1,
-        message: message.to_owned(),
-    };
-    let identity = identity
-        .clone()
-        .ok_or_else(|| corrupt("the first row names no run"))?;
-    match &recorded.event {
-        Event::RunCreated(created) => State::new(identity, (**created).clone(), recorded.at),
-        _ => Err(corrupt("the log does not begin with run.created")),
-    }
 }

@@ -2,11 +2,12 @@
 
 pub mod event;
 pub mod log;
-pub mod state;
 pub mod step;
+pub mod state;
+pub mod fold;
 pub mod view;
 
 pub use event::Event;
-pub use log::{Identity, Recorded, Row};
-pub use state::{Corrupt, State, Status};
+pub use log::{Corrupt, Identity, Recorded, Row};
+pub use state::{State, Status};
 pub use step::{DeadLetter, Phase, Step};

@@ -15,7 +15,7 @@ use crate::words::{DeadLetterId, RunId, TenantId, Timestamp, TraceId};
 use super::event::{
     Event, PinnedTool, Purpose, RequestRef, RunCreated, RunError, Settlement, StepError, WaitKind,
 };
-use super::log::{Identity, Recorded, ZERO_HASH};
+use super::log::{Corrupt, Identity, Recorded, ZERO_HASH};
 use super::step::{Attempt, DeadLetter, Lease, Phase, Pinned, Request, Settled, Step};
 
 /// Lines of a step's history that are kept for its dead letter.
@@ -72,14 +72,6 @@ pub enum Status {
 pub enum PlannerEnd {
     Completed { output: Json },
     Failed { message: String },
-}
-
-/// A log that cannot be: the run is frozen where it stands, and nothing of it is executed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the run's log cannot be read at entry {seq}: {message}")]
-pub struct Corrupt {
-    pub seq: u64,
-    pub message: String,
 }
 
 impl Status {

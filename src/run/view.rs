@@ -8,8 +8,8 @@ use crate::json::{Json, Value, Violation};
 use crate::words::{DeadLetterId, RunId, Timestamp, TraceId};
 
 use super::event::{RunError, StepError};
-use super::log::{Identity, Row, ZERO_HASH, read_row};
-use super::state::{Corrupt, State};
+use super::log::{Corrupt, Identity, Row, ZERO_HASH, read_row};
+use super::state::State;
 use super::step::{Attempt, DeadLetter, Phase, Step};
 
 /// `GET /v1/runs/{run_id}`, member for member.

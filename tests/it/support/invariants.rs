@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dormouse::json::{self, Value};
 use dormouse::run::event::DeadLetterReason;
-use dormouse::run::{Phase, State, Status, log, view};
+use dormouse::run::{Phase, State, Status, fold, log, view};
 use dormouse::words::sha256_hex;
 
 use super::world::{Inner, Object};
@@ -13,7 +13,7 @@ use super::world::{Inner, Object};
 pub fn after_turn(object: &Object, armed: bool, thorough: bool) {
     if thorough {
         let rows = object.disk.rows.borrow();
-        let folded = log::fold(&rows).expect("a log that can be read");
+        let folded = fold::fold(&rows).expect("a log that can be read");
         if let Some(live) = object.home.state() {
             live_state_equals_folded_log(live, folded.as_ref());
         }
@@ -53,7 +53,7 @@ pub fn every_run_owns_a_wake_source(state: &State, armed: bool) {
 /// follows the end.
 pub fn log_is_gapless_and_chained(object: &Object) {
     let rows = object.disk.rows.borrow();
-    let Some(state) = log::fold(&rows).expect("a log that can be read") else {
+    let Some(state) = fold::fold(&rows).expect("a log that can be read") else {
         return;
     };
     let entries = view::entries(&state.identity, &rows, 0, usize::MAX).expect("entries");

@@ -15,7 +15,7 @@ use dormouse::ports::{
     Failpoint, Fault, Maker, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World,
 };
 use dormouse::run::event::PinnedTool;
-use dormouse::run::{Row, State, log};
+use dormouse::run::{Row, State, fold};
 use dormouse::tool::{Answer, OutboundRequest};
 use dormouse::words::{RunId, TenantId, Timestamp};
 
@@ -610,7 +610,7 @@ impl Inner {
 
     pub fn state_on_disk(&self, run_id: &RunId) -> Option<State> {
         let rows = self.objects.get(run_id)?.disk.rows.borrow();
-        log::fold(&rows).expect("a log that can be read")
+        fold::fold(&rows).expect("a log that can be read")
     }
 }
 
