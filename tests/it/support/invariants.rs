@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dormouse::json::{self, Value};
 use dormouse::run::event::DeadLetterReason;
 use dormouse::run::{Phase, State, Status, fold, log, view};
-use dormouse::words::sha256_hex;
+use dormouse::words::{RunId, sha256_hex};
 
 use super::world::{Inner, Object};
 
@@ -46,6 +46,15 @@ pub fn every_run_owns_a_wake_source(state: &State, armed: bool) {
         active || held_by_a_person,
         "{}: nothing will ever move it",
         state.run_id()
+    );
+}
+
+/// A report counts only while its own claim holds the step.
+pub fn only_the_holder_reports(run_id: &RunId, token: u64, held: Option<u64>, recorded: bool) {
+    assert_eq!(
+        recorded,
+        held == Some(token),
+        "{run_id}: a report under token {token} while {held:?} held the step"
     );
 }
 

@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Waker};
 use dormouse::flow::home::{Home, LogStore, Outcome};
 use dormouse::flow::{Verdict, index, relay, work};
 use dormouse::ports::{
-    Failpoint, Fault, Maker, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World,
+    Failpoint, Fault, Maker, Queue, RunAnswer, RunCall, RunOp, RunResult, TenantAnswer, TenantCall,
+    World,
 };
 use dormouse::run::event::PinnedTool;
 use dormouse::run::{Row, State, fold};
@@ -541,11 +542,20 @@ impl Inner {
 
     fn call_run(&mut self, run_id: &RunId, text: &str) -> Result<RunAnswer, Fault> {
         let call: RunCall = serde_json::from_str(text).unwrap();
+        let report = match &call.op {
+            RunOp::Settle(settle) => {
+                Some((settle.token, self.lease_token(run_id, settle.step_index)))
+            }
+            _ => None,
+        };
         let (now, random) = (self.clock(), self.rng.next());
         let outcome = self.with_object(run_id, |object| {
             object.home.handle(&object.disk, call, now, random)
         });
         let Outcome { answer, projection } = outcome?;
+        if let (Some((token, held)), Ok(RunResult::Settle(reply))) = (report, &answer.result) {
+            invariants::only_the_holder_reports(run_id, token, held, reply.recorded);
+        }
         self.after_turn(run_id);
         if let Some(projection) = projection {
             let body = serde_json::to_string(&projection).unwrap();
@@ -559,6 +569,16 @@ impl Inner {
         // What crosses to the caller is text.
         let text = serde_json::to_string(&answer).unwrap();
         Ok(serde_json::from_str(&text).unwrap())
+    }
+
+    /// The token under which a step is held.
+    fn lease_token(&self, run_id: &RunId, index: u32) -> Option<u64> {
+        let of = |state: &State| Some(state.step(index)?.lease()?.token);
+        let object = self.objects.get(run_id)?;
+        match object.home.state() {
+            Some(state) => of(state),
+            None => of(&self.state_on_disk(run_id)?),
+        }
     }
 
     fn call_tenant(&mut self, call: &TenantCall) -> TenantAnswer {
