@@ -173,23 +173,39 @@ fn retry(
         };
         return fail(turn, index, error, DeadLetterReason::RetriesExhausted);
     }
-    let backoff = policy.wait_ms(
+    let backoff_ms = policy.wait_ms(
         step.attempts_used().max(1),
         step.previous_wait_ms,
         turn.random,
     );
+    schedule(
+        turn,
+        index,
+        error,
+        retry_after_ms,
+        backoff_ms,
+        Purpose::Call,
+    )
+}
+
+/// Schedules the next attempt: when the tool asked for it, else when its policy says.
+fn schedule(
+    turn: &mut Turn,
+    index: u32,
+    error: StepError,
+    retry_after_ms: Option<i64>,
+    backoff_ms: i64,
+    purpose: Purpose,
+) -> Result<(), Refusal> {
     let (wait_ms, wait_source) = match retry_after_ms {
         Some(ms) => (ms, WaitSource::RetryAfter),
-        None => (backoff, WaitSource::Backoff),
+        None => (backoff_ms, WaitSource::Backoff),
     };
-    let attempt = step.attempt;
-    let retry_at = turn.now.plus_ms(wait_ms);
-    let purpose = Purpose::Call;
     let event = Event::ToolRetryScheduled {
-        attempt,
+        attempt: turn.state.step(index).map_or(0, |step| step.attempt),
         error,
         wait_ms,
-        retry_at,
+        retry_at: turn.now.plus_ms(wait_ms),
         wait_source,
         purpose,
     };
@@ -250,21 +266,9 @@ fn unsettled_verification(
         .map(|pinned| pinned.tool.retry)
         .unwrap_or_default();
     if retryable && policy.may_retry(tries) {
-        let wait_ms =
-            retry_after_ms.unwrap_or_else(|| policy.wait_ms(tries.max(1), None, turn.random));
-        let attempt = turn.state.step(index).map_or(0, |step| step.attempt);
-        let retry_at = turn.now.plus_ms(wait_ms);
-        let wait_source = WaitSource::Backoff;
+        let backoff_ms = policy.wait_ms(tries.max(1), None, turn.random);
         let purpose = Purpose::Verify;
-        let event = Event::ToolRetryScheduled {
-            attempt,
-            error,
-            wait_ms,
-            retry_at,
-            wait_source,
-            purpose,
-        };
-        return turn.record(Some(index), event);
+        return schedule(turn, index, error, retry_after_ms, backoff_ms, purpose);
     }
     open(
         turn,
