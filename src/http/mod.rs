@@ -113,6 +113,18 @@ async fn answer<W: World>(
     let found = routes::find(&request.method, &request.path)?;
     let headers = Headers(&request.headers);
     let params = found.params.as_slice();
+    // Read only once it is known who asks.
+    let call = || {
+        let (query, body) = read(request, found.route)?;
+        Ok::<_, Problem>(Call {
+            world,
+            headers,
+            params,
+            query,
+            body,
+            span,
+        })
+    };
     match found.route.to {
         To::Document(document) => documents::document(document, params, config),
         To::Tenant(least, act) => {
@@ -123,28 +135,12 @@ async fn answer<W: World>(
                     auth::tenant(world, config, headers).await?
                 };
             role.require(least)?;
-            let (query, body) = read(request, found.route)?;
-            let call = Call {
-                world,
-                headers,
-                params,
-                query,
-                body,
-                span,
-            };
+            let call = call()?;
             act_of_tenant(&call, &tenant_id, act).await
         }
         To::Operator(act) => {
             auth::operator(config, headers)?;
-            let (query, body) = read(request, found.route)?;
-            let call = Call {
-                world,
-                headers,
-                params,
-                query,
-                body,
-                span,
-            };
+            let call = call()?;
             match act {
                 OperatorAct::CreateTenant => tenants::create(&call).await,
                 OperatorAct::CreateKey => tenants::create_key(&call, config).await,
