@@ -13,6 +13,7 @@ const PATIENCE_MS: u32 = 840_000;
 pub struct Config {
     pub admin_token: Option<String>,
     pub dev_api_key: Option<String>,
+    #[cfg(feature = "test-seams")]
     pub test_seams: bool,
     pub allowed_inward_hosts: Vec<String>,
     pub keeps_every_outcome: bool,
@@ -25,6 +26,7 @@ impl Config {
         Self {
             admin_token: text("ADMIN_TOKEN"),
             dev_api_key: text("DEV_API_KEY"),
+            #[cfg(feature = "test-seams")]
             test_seams: text("TEST_SEAMS").as_deref() == Some("1"),
             allowed_inward_hosts: text("ALLOWED_INWARD_HOSTS")
                 .unwrap_or_default()

@@ -81,7 +81,6 @@ async fn answer(request: JsValue, env: JsValue) -> Result<JsValue, Fault> {
     let config = http::Config {
         admin_token: world.config.admin_token.clone(),
         dev_api_key: world.config.dev_api_key.clone(),
-        test_seams: world.config.test_seams,
         version: env!("CARGO_PKG_VERSION"),
     };
     respond(http::respond(&world, &config, request).await)
@@ -141,7 +140,7 @@ async fn work_batch(deliveries: Vec<queues::Delivery>, world: Rc<Edge>, ctx: &Co
         .map(|delivery| {
             let (delivery, world) = (delivery.clone(), world.clone());
             guard::background("work", async move {
-                let body = delivery.body.as_deref().unwrap_or_default();
+                let body = delivery.body.as_str();
                 let attempts = delivery.attempts;
                 // A panic leaves the message to be settled as undone.
                 let settled = Unsettled::of(&delivery);
@@ -198,7 +197,7 @@ async fn index_batch(world: &Edge, deliveries: &[queues::Delivery]) {
     const RETRY_S: u32 = 5;
     let bodies: Vec<String> = deliveries
         .iter()
-        .map(|delivery| delivery.body.clone().unwrap_or_default())
+        .map(|delivery| delivery.body.clone())
         .collect();
     let dealt_with = index::index(world, &bodies).await;
     for (delivery, dealt_with) in deliveries.iter().zip(dealt_with) {
@@ -213,7 +212,7 @@ async fn index_batch(world: &Edge, deliveries: &[queues::Delivery]) {
 /// The last stop of what three queues could not deliver.
 async fn take_dead(world: &Edge, delivery: &queues::Delivery) {
     const RETRY_S: u32 = 60;
-    let body = delivery.body.as_deref().unwrap_or_default();
+    let body = delivery.body.as_str();
     match work::bury(world, body).await {
         Ok(()) => delivery.ack(),
         Err(fault) => {

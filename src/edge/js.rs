@@ -27,8 +27,6 @@ pub struct Fault {
     pub retryable: bool,
     /// Set by the platform when the object is overloaded: do not try again at once.
     pub overloaded: bool,
-    /// The exception was thrown on the other side of an object call.
-    pub remote: bool,
 }
 
 impl From<JsValue> for Fault {
@@ -50,7 +48,6 @@ impl From<JsValue> for Fault {
             message: text("message"),
             retryable: flag("retryable"),
             overloaded: flag("overloaded"),
-            remote: flag("remote"),
         }
     }
 }

@@ -15,42 +15,33 @@ extern "C" {
     -> Result<Promise, JsValue>;
 }
 
-/// A text message; `delay` in seconds.
-pub struct Outgoing<'a> {
-    pub body: &'a str,
-    pub delay: Option<u32>,
-}
-
-fn options(delay: Option<u32>) -> Result<Object, JsValue> {
+fn as_text() -> Result<Object, JsValue> {
     let options = Object::new();
     js::set(&options, "contentType", &"text".into())?;
-    if let Some(seconds) = delay {
-        js::set(&options, "delaySeconds", &seconds.into())?;
-    }
     Ok(options)
 }
 
-pub async fn send(queue: &Queue, message: &Outgoing<'_>) -> Result<(), Fault> {
-    let sent = queue.send_raw(&message.body.into(), &options(message.delay)?)?;
-    js::settled(sent).await.map(|_| ())
+pub async fn send(queue: &Queue, body: &str) -> Result<(), Fault> {
+    let sent = queue.send_raw(&body.into(), &as_text()?)?;
+    js::settled(sent).await.map(drop)
 }
 
 /// The caller keeps to 100 messages and 256,000 bytes.
-pub async fn send_batch(queue: &Queue, messages: &[Outgoing<'_>]) -> Result<(), Fault> {
+pub async fn send_batch(queue: &Queue, bodies: &[&str]) -> Result<(), Fault> {
     let list = Array::new();
-    for message in messages {
-        let entry = options(message.delay)?;
-        js::set(&entry, "body", &message.body.into())?;
+    for body in bodies {
+        let entry = as_text()?;
+        js::set(&entry, "body", &(*body).into())?;
         list.push(&entry);
     }
     let sent = queue.send_batch_raw(&list, &Object::new())?;
-    js::settled(sent).await.map(|_| ())
+    js::settled(sent).await.map(drop)
 }
 
-/// A delivered message, read without trust: a body that is not text is `None`.
+/// A delivered message, read without trust: a body that cannot be read is empty.
 pub struct Delivery {
     pub attempts: u32,
-    pub body: Option<String>,
+    pub body: String,
     message: worker_sys::Message,
 }
 
@@ -77,7 +68,9 @@ pub fn deliveries(batch: &worker_sys::MessageBatch) -> Result<Vec<Delivery>, Fau
                 attempts: js::get(&message, "attempts")
                     .and_then(|n| n.as_f64())
                     .unwrap_or(1.0) as u32,
-                body: message.body().ok().map(|body| text_of(&body)),
+                body: message
+                    .body()
+                    .map_or_else(|_| String::new(), |body| text_of(&body)),
                 message,
             }
         })

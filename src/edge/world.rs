@@ -181,12 +181,11 @@ impl World for Edge {
         let binding =
             js::binding::<queues::Queue>(&self.env, name).map_err(fault("send to", name))?;
         if let [body] = bodies {
-            let message = queues::Outgoing { body, delay: None };
-            return queues::send(&binding, &message)
+            return queues::send(&binding, body)
                 .await
                 .map_err(fault("send to", name));
         }
-        let mut batch: Vec<queues::Outgoing<'_>> = Vec::new();
+        let mut batch: Vec<&str> = Vec::new();
         let mut bytes = 0;
         for body in bodies {
             let full = batch.len() >= BATCH_MESSAGES_MAX || bytes + body.len() > BATCH_BYTES_MAX;
@@ -198,7 +197,7 @@ impl World for Edge {
                 bytes = 0;
             }
             bytes += body.len();
-            batch.push(queues::Outgoing { body, delay: None });
+            batch.push(body);
         }
         if batch.is_empty() {
             return Ok(());

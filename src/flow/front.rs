@@ -17,7 +17,7 @@ use crate::run::event::{DeadLetterReason, PinnedTool, RequestRef, RunCreated, Se
 use crate::schema;
 use crate::words::{DeadLetterId, RunId, TenantId, TraceId};
 
-use super::relay::relay;
+use super::relay::{ask, relay};
 use super::stray;
 
 /// A start request that has passed `run-request`.
@@ -282,13 +282,7 @@ pub async fn offer_envelope<W: World>(
         Err(errors) => return Ok(Err(errors)),
     };
     let op = RunOp::Envelope(envelope.clone());
-    let call = RunCall {
-        tenant_id: tenant_id.clone(),
-        op,
-    };
-    let answer = world.run(&envelope.run_id, &call).await?;
-    relay(world, &answer.messages).await;
-    Ok(match answer.result {
+    Ok(match ask(world, tenant_id, &envelope.run_id, op).await? {
         Ok(_) => Ok(envelope),
         Err(Refusal::NotFound) => Err(vec![Violation::new("/run_id", "there is no such run")]),
         Err(Refusal::Ended { status }) => Err(vec![Violation::new(
@@ -349,17 +343,7 @@ pub async fn settle_dead_letter<W: World>(
         settlement,
         request,
     };
-    let answer = world
-        .run(
-            run_id,
-            &RunCall {
-                tenant_id: tenant_id.clone(),
-                op,
-            },
-        )
-        .await?;
-    relay(world, &answer.messages).await;
-    match answer.result {
+    match ask(world, tenant_id, run_id, op).await? {
         Ok(RunResult::Done {
             replayed,
             shown: Some(shown),

@@ -1,6 +1,8 @@
 //! Carries a run's messages to their queue.
 
-use crate::ports::{Failpoint, Fault, Queue, World};
+use crate::decide::Refusal;
+use crate::ports::{Failpoint, Fault, Queue, RunCall, RunOp, RunResult, World};
+use crate::words::{RunId, TenantId};
 
 /// Sends what a run's object asked to have sent. A failure here loses nothing: the run's alarm
 /// sends again whatever no worker has claimed in time, so it is told to the operator and that is all.
@@ -14,6 +16,19 @@ pub async fn relay<W: World>(world: &W, messages: &[String]) {
             messages.len()
         ));
     }
+}
+
+/// Asks a run's object, and has sent what it wants sent.
+pub async fn ask<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    run_id: &RunId,
+    op: RunOp,
+) -> Result<Result<RunResult, Refusal>, Fault> {
+    let tenant_id = tenant_id.clone();
+    let answer = world.run(run_id, &RunCall { tenant_id, op }).await?;
+    relay(world, &answer.messages).await;
+    Ok(answer.result)
 }
 
 async fn send<W: World>(world: &W, messages: &[String]) -> Result<(), Fault> {

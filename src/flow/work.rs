@@ -16,8 +16,7 @@ use crate::envelope::{Door, accept};
 use crate::json::{self, Json, Value, Violation};
 use crate::outbox::WorkMessage;
 use crate::ports::{
-    Failpoint, Fault, Projection, RunAnswer, RunCall, RunOp, RunResult, TenantAnswer, TenantCall,
-    World,
+    Failpoint, Fault, Projection, RunOp, RunResult, TenantAnswer, TenantCall, World,
 };
 use crate::run::event::{DeadLetterReason, Purpose, StepError};
 use crate::schema;
@@ -27,7 +26,7 @@ use crate::tool::{
 };
 use crate::words::{RunId, SpanId, TenantId};
 
-use super::relay::relay;
+use super::relay::ask;
 use super::{Verdict, cache, stray};
 
 /// How often a report is tried before it is put aside for a later worker.
@@ -154,11 +153,9 @@ pub async fn bury<W: World>(world: &W, body: &str) -> Result<(), Fault> {
         return Ok(());
     }
     match read_message(world, body) {
-        Ok(step) => {
-            let answer = ask(world, &step.tenant_id, &step.run_id, RunOp::Check).await?;
-            relay(world, &answer.messages).await;
-            Ok(())
-        }
+        Ok(step) => ask(world, &step.tenant_id, &step.run_id, RunOp::Check)
+            .await
+            .map(drop),
         Err(errors) => stray::keep_message(world, body, errors).await.map(drop),
     }
 }
@@ -225,8 +222,7 @@ async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Claimed, Fault> {
         RunOp::Claim(step.claim.clone()),
     )
     .await?;
-    relay(world, &answer.messages).await;
-    let why = match answer.result {
+    let why = match answer {
         Ok(RunResult::Claim(ClaimReply::Granted(assignment))) => {
             return Ok(Claimed::Granted(assignment));
         }
@@ -454,10 +450,7 @@ async fn extend<W: World>(world: &W, assignment: &Assignment) -> Option<crate::w
     };
     let op = RunOp::Extend(extend);
     match ask(world, &assignment.tenant_id, &assignment.run_id, op).await {
-        Ok(RunAnswer {
-            result: Ok(RunResult::Extend(reply)),
-            ..
-        }) => reply.lease_until,
+        Ok(Ok(RunResult::Extend(reply))) => reply.lease_until,
         _ => None,
     }
 }
@@ -495,8 +488,7 @@ async fn settle<W: World>(
             Err(_) => world.sleep(REPORT_RETRY_MS << tries).await,
         }
     };
-    relay(world, &answer.messages).await;
-    match answer.result {
+    match answer {
         Ok(RunResult::Settle(reply)) => {
             if !reply.recorded {
                 world.log(&format!(
@@ -535,25 +527,7 @@ async fn deliver_put_aside<W: World>(world: &W, step: &StepRef) -> Result<bool, 
         wants_next: false,
     };
     let answer = ask(world, &step.tenant_id, &step.run_id, RunOp::Settle(settle)).await?;
-    relay(world, &answer.messages).await;
-    Ok(matches!(answer.result, Ok(RunResult::Settle(reply)) if reply.recorded))
-}
-
-async fn ask<W: World>(
-    world: &W,
-    tenant_id: &TenantId,
-    run_id: &RunId,
-    op: RunOp,
-) -> Result<RunAnswer, Fault> {
-    world
-        .run(
-            run_id,
-            &RunCall {
-                tenant_id: tenant_id.clone(),
-                op,
-            },
-        )
-        .await
+    Ok(matches!(answer, Ok(RunResult::Settle(reply)) if reply.recorded))
 }
 
 fn refused(reason: DeadLetterReason, message: String, errors: Vec<Violation>) -> Report {

@@ -79,7 +79,6 @@ pub struct Config {
     pub admin_token: Option<String>,
     /// The key of the tenant `dev`, which is made when it is first used.
     pub dev_api_key: Option<String>,
-    pub test_seams: bool,
     pub version: &'static str,
 }
 

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use serde_json::json;
 
 use crate::flow::front::{Start, start_run};
-use crate::flow::relay::relay;
+use crate::flow::relay;
 use crate::json::{self, Json, Value, Violation, pointer};
 use crate::plan::parse_versioned_name;
-use crate::ports::{Fault, RunCall, RunFilter, RunOp, RunResult, TenantAnswer, TenantCall, World};
+use crate::ports::{Fault, RunFilter, RunOp, RunResult, TenantAnswer, TenantCall, World};
 use crate::schema;
 use crate::words::limits::{DEFINITION_BYTES_MAX, LIST_LIMIT_MAX, TAG_VALUE_BYTES_MAX};
 use crate::words::{Name, RunId, TenantId, Timestamp};
@@ -301,7 +301,7 @@ pub async fn cancel<W: World>(
     }
 }
 
-/// Asks a run's object, and has sent what it wants sent.
+/// Asks a run's object; a refusal is a problem.
 pub async fn ask<W: World>(
     world: &W,
     tenant_id: &TenantId,
@@ -309,19 +309,8 @@ pub async fn ask<W: World>(
     op: RunOp,
     invalid: Kind,
 ) -> Result<RunResult, Problem> {
-    let answer = world
-        .run(
-            run_id,
-            &RunCall {
-                tenant_id: tenant_id.clone(),
-                op,
-            },
-        )
-        .await?;
-    relay(world, &answer.messages).await;
-    answer
-        .result
-        .map_err(|refusal| Problem::refusal(refusal, invalid))
+    let answered = relay::ask(world, tenant_id, run_id, op).await?;
+    answered.map_err(|refusal| Problem::refusal(refusal, invalid))
 }
 
 pub fn unexpected_of_run(operation: &str, run_id: &RunId) -> Problem {

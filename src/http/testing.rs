@@ -59,7 +59,6 @@ impl Fake {
         let config = Config {
             admin_token: Some(ADMIN.to_owned()),
             dev_api_key: Some(DEV.to_owned()),
-            test_seams: false,
             version: "0.0.0",
         };
         Self {
