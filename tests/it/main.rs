@@ -8,6 +8,7 @@
 )]
 
 mod crash;
+mod golden;
 mod log_table;
 mod schemas;
 mod sim;
