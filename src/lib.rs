@@ -20,6 +20,7 @@ pub mod expression;
 pub mod plan;
 pub mod tool;
 pub mod outward;
+pub mod signed;
 pub mod agent;
 pub mod envelope;
 pub mod run;

@@ -9,12 +9,17 @@ use std::future::Future;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::decide::{Claim, ClaimReply, Extend, ExtendReply, Refusal, Settle, SettleReply};
+use crate::decide::{
+    self, Callback, ChildOrder, ChildReport, Claim, ClaimReply, Control, Extend, ExtendReply,
+    Refusal, Settle, SettleReply, Told,
+};
 use crate::envelope::Envelope;
 use crate::json::{Json, Violation};
+use crate::outbox::Errand;
 use crate::run::event::{DeadLetterReason, PinnedTool, RequestRef, RunCreated, Settlement};
+use crate::signed::Signer;
 use crate::tool::{Answer, OutboundRequest};
-use crate::words::{DeadLetterId, KeyId, RunId, TenantId, Timestamp, TraceId};
+use crate::words::{ApprovalId, DeadLetterId, KeyId, RunId, TenantId, Timestamp, TraceId};
 
 /// The world failed. Carries what was tried and on what; never a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -85,6 +90,12 @@ pub trait World {
     /// Makes one HTTP call of a tool, within its timeout.
     fn call_tool(&self, request: &OutboundRequest) -> impl Future<Output = Answer>;
     fn secret(&self, tenant_id: &TenantId, name: &str) -> Option<String>;
+    /// Signs what is handed to others and comes back. `None`: the deployment has no key to sign with.
+    fn signer(&self) -> Option<&Signer>;
+    /// Where clients reach this service, where the deployment says so.
+    fn public_origin(&self) -> Option<&str> {
+        None
+    }
     fn sleep(&self, ms: i64) -> impl Future<Output = ()>;
     /// Whether every settled outcome is kept in KV, or only one the run could not be told.
     fn keeps_every_outcome(&self) -> bool;
@@ -125,10 +136,45 @@ pub enum RunOp {
     Claim(Claim),
     Extend(Extend),
     Settle(Settle),
-    Cancel {
+    Control {
+        control: Control,
         comment: Option<String>,
         request: Option<RequestRef>,
     },
+    Signal {
+        name: String,
+        payload: Json,
+        request: Option<RequestRef>,
+    },
+    Approvals,
+    Approval {
+        approval_id: ApprovalId,
+    },
+    Answer {
+        approval_id: ApprovalId,
+        answer: decide::Answer,
+        request: Option<RequestRef>,
+    },
+    Callback {
+        callback: Callback,
+        request: Option<RequestRef>,
+    },
+    Diagnose,
+    /// Of a parent: what a child is to be started with, if it is still wanted.
+    ChildOrder {
+        step_index: u32,
+        child_run_id: RunId,
+    },
+    /// To a parent, of a child.
+    Child(ChildReport),
+    /// Of a child: how it ended.
+    Told,
+    /// To a child: its parent called it off. One that does not exist yet will be born cancelled.
+    CallOff {
+        parent_run_id: RunId,
+    },
+    /// To whoever wished for it.
+    ErrandDone(Errand),
     SettleDeadLetter {
         dead_letter_id: DeadLetterId,
         settlement: Settlement,
@@ -158,7 +204,12 @@ impl RunOp {
             | Self::View
             | Self::Events { .. }
             | Self::DeadLetters
-            | Self::DeadLetter { .. } => true,
+            | Self::DeadLetter { .. }
+            | Self::Approvals
+            | Self::Approval { .. }
+            | Self::Diagnose
+            | Self::ChildOrder { .. }
+            | Self::Told => true,
             #[cfg(feature = "test-seams")]
             Self::Internals => true,
             _ => false,
@@ -180,6 +231,10 @@ pub struct RunAnswer {
     pub result: Result<RunResult, Refusal>,
     /// For the `work` queue: whoever asked sends them, and the alarm whatever was not sent.
     pub messages: Vec<String>,
+    /// What the tenant's index may not know of yet: whoever is shown the run tells the index first,
+    /// so that what a client has seen it also finds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untold: Option<Box<Projection>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -194,17 +249,23 @@ pub enum RunResult {
         ended: bool,
     },
     DeadLetters(Vec<Box<RawValue>>),
+    Approvals(Vec<Box<RawValue>>),
+    ChildOrder(Option<ChildOrder>),
+    Told(Option<Told>),
     Claim(ClaimReply),
     Extend(ExtendReply),
     Settle(SettleReply),
-    /// Nothing to show. `replayed`: it was carried out before, under the same key.
+    /// `replayed`: it was carried out before, under the same key. `seq`: the entry that records it.
     Done {
         replayed: bool,
+        seq: u64,
         shown: Option<Box<RawValue>>,
     },
     Checked {
         projection: Projection,
         rearmed: bool,
+        /// Child runs whose end is awaited.
+        children: Vec<RunId>,
     },
 }
 
@@ -224,6 +285,8 @@ pub struct Projection {
     /// Until when nothing need be heard of the run: the sweeper does not ask before.
     pub quiet_until: Option<Timestamp>,
     pub dead_letters: Vec<ProjectedDeadLetter>,
+    #[serde(default)]
+    pub approvals: Vec<ProjectedApproval>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -232,6 +295,14 @@ pub struct ProjectedDeadLetter {
     pub status: String,
     pub reason: DeadLetterReason,
     /// The dead letter as clients see it; without its envelope where that is large.
+    pub shown: Box<RawValue>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProjectedApproval {
+    pub approval_id: ApprovalId,
+    pub status: String,
+    /// The approval as clients see it; without what is large.
     pub shown: Box<RawValue>,
 }
 
@@ -278,6 +349,8 @@ pub enum TenantCall {
         maker: Maker,
         tags: BTreeMap<String, String>,
         request: Option<RequestRef>,
+        /// Of a child: the run at the top, whose descendants are counted.
+        root_run_id: Option<RunId>,
         now: Timestamp,
     },
     /// Tools as they are now, by the name asked for; those that do not exist are left out.
@@ -303,6 +376,14 @@ pub enum TenantCall {
     },
     FindDeadLetter {
         dead_letter_id: DeadLetterId,
+    },
+    ListApprovals {
+        filter: ApprovalFilter,
+        limit: usize,
+        cursor: Option<String>,
+    },
+    FindApproval {
+        approval_id: ApprovalId,
     },
     /// Settles a stray letter.
     SettleStray {
@@ -392,6 +473,12 @@ pub struct DeadLetterFilter {
     pub status: Option<String>,
 }
 
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalFilter {
+    pub run_id: Option<RunId>,
+    pub status: Option<String>,
+}
+
 /// A dead letter that belongs to no run: kept by its tenant with the bytes as they came.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StrayLetter {
@@ -426,6 +513,10 @@ pub enum TenantAnswer {
         tools: BTreeMap<String, PinnedTool>,
     },
     UnknownAgent,
+    /// The root has as many descendants as it may have.
+    TreeFull {
+        limit: i64,
+    },
     /// The input does not fit the agent's `input_schema`.
     Invalid(Vec<Violation>),
     KeyReused,
@@ -439,6 +530,10 @@ pub enum TenantAnswer {
     /// In a run's log, or stray: then as clients see it.
     DeadLetterFound {
         run_id: Option<RunId>,
+        shown: Box<RawValue>,
+    },
+    ApprovalFound {
+        run_id: RunId,
         shown: Box<RawValue>,
     },
     AlreadySettled {

@@ -8,14 +8,15 @@ use crate::expression::Scope;
 use crate::fields::shorten;
 use crate::json::{self, Json, Value, Violation};
 use crate::plan::{Action, Plan};
-use crate::run::event::{DeadLetterReason, Event, RunError, SkipReason, StepError, WaitKind};
+use crate::run::event::{
+    DeadLetterReason, Event, RunError, SkipReason, StepError, WaitKind, WaitOutcome,
+};
 use crate::run::state::PlannerEnd;
 use crate::run::{Phase, State, Step};
 use crate::words::Timestamp;
 use crate::words::limits::{LOG_BYTES_MAX, VALUE_BYTES_MAX};
 
-use super::settle::fail;
-use super::{Refusal, Turn};
+use super::{Refusal, Turn, approval, child, signal, step};
 
 pub(super) fn advance(turn: &mut Turn) -> Result<(), Refusal> {
     // Each round begins at least one step or stops, so there are at most as many as steps.
@@ -25,6 +26,9 @@ pub(super) fn advance(turn: &mut Turn) -> Result<(), Refusal> {
         }
         if turn.state.cancelling {
             return end_cancelled(turn);
+        }
+        if turn.state.paused_at.is_some() {
+            return Ok(());
         }
         if let Some(error) = failure(&turn.state) {
             return fail_run(turn, error);
@@ -105,7 +109,8 @@ fn cancel_steps(turn: &mut Turn, which: impl Fn(&Step) -> bool) -> Result<(), Re
 }
 
 fn next_step(state: &State, plan: &Plan) -> Option<u32> {
-    let active = state.steps.iter().filter(|step| step.is_active()).count();
+    let in_flight = |step: &&Step| step.is_active() || step.phase == Phase::AwaitingChild;
+    let active = state.steps.iter().filter(in_flight).count();
     let done = |index: usize| state.steps.get(index).is_some_and(Step::is_done);
     let begun = |index: usize| {
         state
@@ -117,8 +122,10 @@ fn next_step(state: &State, plan: &Plan) -> Option<u32> {
     plan.ready(done, begun)
         .into_iter()
         .find(|index| {
-            let calls = |step: &crate::plan::Step| matches!(step.action, Action::Tool { .. });
-            may_call || !plan.steps.get(*index).is_some_and(calls)
+            let counts = |step: &crate::plan::Step| {
+                matches!(step.action, Action::Tool { .. } | Action::Run { .. })
+            };
+            may_call || !plan.steps.get(*index).is_some_and(counts)
         })
         .map(|index| index as u32)
 }
@@ -138,6 +145,19 @@ enum Begin {
     Sleep {
         until: Timestamp,
     },
+    Wait {
+        names: Vec<String>,
+        until: Option<Timestamp>,
+    },
+    Ask {
+        prompt: String,
+        schema: Option<Json>,
+        until: Option<Timestamp>,
+    },
+    Child {
+        agent: String,
+        input: Value,
+    },
     Malformed {
         tool: Option<(String, Value)>,
         violations: Vec<Violation>,
@@ -146,7 +166,7 @@ enum Begin {
 
 fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
     let Some(begin) = plan_begin(&turn.state, index, turn.now) else {
-        return fail_unsupported(turn, index);
+        return Ok(());
     };
     let step = Some(index);
     match begin {
@@ -163,23 +183,33 @@ fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
                 data: Json::new(data),
             },
         ),
-        Begin::Sleep { until } => turn.record(
-            step,
-            Event::WaitStarted {
-                kind: WaitKind::Sleep,
-                until,
-            },
-        ),
+        Begin::Sleep { until } => {
+            let kind = WaitKind::Sleep;
+            let started = Event::WaitStarted {
+                kind,
+                until: Some(until),
+                names: Vec::new(),
+            };
+            turn.record(step, started)?;
+            if until > turn.now {
+                return Ok(());
+            }
+            let outcome = WaitOutcome::Elapsed;
+            turn.record(step, Event::WaitEnded { kind, outcome })
+        }
+        Begin::Wait { names, until } => signal::wait(turn, index, names, until),
+        Begin::Ask {
+            prompt,
+            schema,
+            until,
+        } => approval::ask(turn, index, prompt, schema, until),
+        Begin::Child { agent, input } => child::request(turn, index, agent, Json::new(input)),
         Begin::Request {
             tool,
             arguments,
             known,
         } => {
-            let event = Event::ToolRequested {
-                tool: tool.clone(),
-                arguments: Json::new(arguments),
-            };
-            turn.record(step, event)?;
+            step::request_tool(turn, index, tool.clone(), Json::new(arguments))?;
             if known {
                 return Ok(());
             }
@@ -218,10 +248,15 @@ fn give_up(
         status_code: None,
         errors,
     };
-    fail(turn, index, error, reason)
+    step::fail(turn, index, error, reason)
 }
 
-/// `None`: the action is not one that this release carries out.
+fn under(at: &str, violations: Vec<Violation>) -> Vec<Violation> {
+    let moved = |v: Violation| Violation::new(format!("{at}{}", v.pointer), v.message);
+    violations.into_iter().map(moved).collect()
+}
+
+/// `None`: there is no such step in a plan.
 fn plan_begin(state: &State, index: u32, now: Timestamp) -> Option<Begin> {
     let planned = state.plan()?.steps.get(index as usize)?;
     let run = run_scope(state);
@@ -266,17 +301,10 @@ fn plan_begin(state: &State, index: u32, now: Timestamp) -> Option<Begin> {
                     arguments,
                     known: pinned,
                 },
-                Err(violations) => {
-                    let under = |v: Violation| {
-                        Violation::new(format!("/payload/arguments{}", v.pointer), v.message)
-                    };
-                    let violations = violations.into_iter().map(under).collect();
-                    let as_written = arguments_as_written(state, index);
-                    Begin::Malformed {
-                        tool: Some((tool.clone(), as_written)),
-                        violations,
-                    }
-                }
+                Err(violations) => Begin::Malformed {
+                    tool: Some((tool.clone(), arguments_as_written(state, index))),
+                    violations: under("/payload/arguments", violations),
+                },
             }
         }
         Action::Emit { r#type, data } => match data.render(&scope, VALUE_BYTES_MAX) {
@@ -302,7 +330,28 @@ fn plan_begin(state: &State, index: u32, now: Timestamp) -> Option<Begin> {
             },
             Err(violations) => malformed(violations),
         },
-        Action::WaitFor { .. } | Action::Approval { .. } | Action::Run { .. } => return None,
+        Action::WaitFor { names, .. } => Begin::Wait {
+            names: names.clone(),
+            until: planned.timeout_ms.map(|ms| now.plus_ms(ms)),
+        },
+        Action::Approval { prompt, schema } => match prompt.render(&scope, VALUE_BYTES_MAX) {
+            Ok(prompt) => Begin::Ask {
+                prompt: match prompt {
+                    Value::String(text) => text,
+                    other => json::write(&other),
+                },
+                schema: schema.clone().map(Json::new),
+                until: planned.timeout_ms.map(|ms| now.plus_ms(ms)),
+            },
+            Err(violations) => malformed(under("/approval/prompt", violations)),
+        },
+        Action::Run { agent, input } => match input.render(&scope, VALUE_BYTES_MAX) {
+            Ok(input) => Begin::Child {
+                agent: agent.clone(),
+                input,
+            },
+            Err(violations) => malformed(under("/run/input", violations)),
+        },
     })
 }
 
@@ -317,20 +366,6 @@ fn arguments_as_written(state: &State, index: u32) -> Value {
     step.and_then(|step| step.get("arguments"))
         .cloned()
         .unwrap_or_else(|| json!({}))
-}
-
-fn fail_unsupported(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
-    let step = turn.state.step(index);
-    let error = StepError {
-        reason: "unsupported_action".into(),
-        message: format!(
-            "this release does not carry out {} steps",
-            step.map_or("such", |step| step.kind)
-        ),
-        status_code: None,
-        errors: Vec::new(),
-    };
-    turn.record(Some(index), Event::ToolFailed { attempt: 0, error })
 }
 
 /// Ends a run whose every step is done.

@@ -42,6 +42,8 @@ pub enum TurnedAway {
     Held,
     /// Its next attempt is not due.
     Early,
+    /// The run is paused.
+    Paused,
     /// A person must settle it first.
     DeadLettered,
     /// The message is of an intent that was replaced, or of no step of this run.
@@ -69,6 +71,8 @@ pub struct Assignment {
     pub lease_until: Timestamp,
     /// Workers lost with this attempt: its outcome may have been put aside.
     pub losses: u32,
+    /// Where callbacks find this service, as far as the run knows.
+    pub origin: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -108,13 +112,20 @@ fn turned_away(state: &State, claim: &Claim, now: Timestamp) -> Option<TurnedAwa
         return Some(TurnedAway::Stale);
     }
     match step.phase {
+        Phase::Ready { .. } | Phase::Retrying { .. } if state.paused_at.is_some() => {
+            Some(TurnedAway::Paused)
+        }
         Phase::Ready { .. } if state.failing().is_some() => Some(TurnedAway::Ended),
         Phase::Ready { .. } => None,
-        Phase::Retrying { at } if at <= now.plus_ms(EARLY_MS) => None,
+        Phase::Retrying { at, .. } if at <= now.plus_ms(EARLY_MS) => None,
         Phase::Retrying { .. } => Some(TurnedAway::Early),
         Phase::Running { .. } => Some(TurnedAway::Held),
         Phase::DeadLettered { .. } => Some(TurnedAway::DeadLettered),
-        Phase::Pending | Phase::Sleeping { .. } => Some(TurnedAway::Stale),
+        Phase::AwaitingCallback { .. } | Phase::AwaitingApproval { .. } => Some(TurnedAway::Early),
+        Phase::Pending
+        | Phase::Sleeping { .. }
+        | Phase::AwaitingSignal { .. }
+        | Phase::AwaitingChild => Some(TurnedAway::Stale),
         Phase::Completed | Phase::Failed | Phase::Skipped | Phase::Cancelled => {
             Some(TurnedAway::Done)
         }
@@ -129,6 +140,14 @@ pub(super) fn grant(turn: &mut Turn, index: u32) -> Result<Option<Assignment>, R
     let (Some(request), Some(pinned)) = (&step.request, turn.state.tool_of(step)) else {
         return Ok(None);
     };
+    // The last gate: whatever led here, nothing is called that nobody allowed.
+    if turn.state.wants_approval(step) {
+        return Ok(None);
+    }
+    let arguments_digest = pinned
+        .tool
+        .requires_approval
+        .then(|| request.arguments_digest());
     let purpose = step.purpose;
     let token = turn.state.token.saturating_add(1);
     let lease_until = turn.now.plus_ms(first_lease_ms(&pinned.tool, purpose));
@@ -152,6 +171,7 @@ pub(super) fn grant(turn: &mut Turn, index: u32) -> Result<Option<Assignment>, R
         granted_at: turn.now,
         lease_until,
         losses: step.losses,
+        origin: turn.state.created.origin.clone(),
     };
     if !turn.state.started {
         turn.record(None, Event::RunStarted {})?;
@@ -164,6 +184,7 @@ pub(super) fn grant(turn: &mut Turn, index: u32) -> Result<Option<Assignment>, R
             token,
             lease_until,
             purpose,
+            arguments_digest,
         },
     )?;
     Ok(Some(assignment))

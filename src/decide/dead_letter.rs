@@ -7,7 +7,7 @@ use crate::run::event::{DeadLetterReason, Event, PinnedTool, RequestRef, Settlem
 use crate::schema;
 use crate::words::DeadLetterId;
 
-use super::{Refusal, Reply, Turn, advance, replayed};
+use super::{Refusal, Reply, Turn, advance, approval, replayed, step};
 
 pub(super) fn open(
     turn: &mut Turn,
@@ -39,8 +39,8 @@ pub(super) fn settle(
     mut settlement: Settlement,
     request: Option<RequestRef>,
 ) -> Result<Reply, Refusal> {
-    if replayed(&turn.state, request.as_ref())? {
-        return Ok(Reply::Replayed);
+    if let Some(reply) = replayed(&turn.state, request.as_ref())? {
+        return Ok(reply);
     }
     let Some(letter) = turn.state.dead_letter(&dead_letter_id) else {
         return Err(Refusal::NotFound);
@@ -62,7 +62,17 @@ pub(super) fn settle(
     if let Settlement::Redelivered { payload, tools } = &mut settlement {
         // A run stays on the version with which it started.
         tools.retain(|name, _| !turn.state.tools.contains_key(name));
+        let of_tool = turn
+            .state
+            .step(index)
+            .is_some_and(|step| step.kind == "tool");
         let intent = match (&*payload, &letter.request) {
+            (Some(_), _) if !of_tool => {
+                let message = "the step calls no tool: redeliver it as it was, without a payload";
+                return Err(Refusal::Invalid {
+                    violations: vec![Violation::new("/payload", message)],
+                });
+            }
             (Some(payload), _) => Some(intent(payload)?),
             (None, Some(request)) => Some((request.tool.clone(), request.arguments.clone())),
             (None, None) => None,
@@ -84,7 +94,9 @@ pub(super) fn settle(
         },
     )?;
     if let Some((tool, arguments)) = repaired {
-        turn.record(Some(index), Event::ToolRequested { tool, arguments })?;
+        step::request_tool(turn, index, tool, arguments)?;
+    } else {
+        approval::ask_where_wanted(turn)?;
     }
     advance::advance(turn)?;
     Ok(Reply::Done)

@@ -6,7 +6,7 @@ use crate::json::{Json, Value, Violation};
 use crate::run::event::{DeadLetterReason, Event};
 
 use super::dead_letter::open;
-use super::{Refusal, Reply, Turn, advance};
+use super::{Refusal, Reply, Turn, advance, step};
 
 pub(super) fn take(turn: &mut Turn, envelope: Envelope) -> Result<Reply, Refusal> {
     let external = matches!(turn.state.agent.planner, Planner::External);
@@ -40,7 +40,9 @@ fn request(turn: &mut Turn, envelope: Envelope, external: bool) -> Result<Reply,
             .is_some_and(|request| request.idempotency_key == envelope.idempotency_key);
         // A known intent once more is nothing to do, whatever became of it.
         return if same {
-            Ok(Reply::Replayed)
+            Ok(Reply::Replayed {
+                seq: step.request.as_ref().map_or(0, |request| request.seq),
+            })
         } else {
             Err(invalid(
                 "/payload",
@@ -100,13 +102,7 @@ fn request(turn: &mut Turn, envelope: Envelope, external: bool) -> Result<Reply,
         .cloned()
         .unwrap_or(Value::Null);
     let known = turn.state.tools.contains_key(&tool);
-    turn.record(
-        Some(index),
-        Event::ToolRequested {
-            tool: tool.clone(),
-            arguments: Json::new(arguments),
-        },
-    )?;
+    step::request_tool(turn, index, tool.clone(), Json::new(arguments))?;
     if !known {
         let message = format!("the agent has no tool {tool}");
         let errors = vec![Violation::new("/payload/tool", message.clone())];
@@ -117,7 +113,9 @@ fn request(turn: &mut Turn, envelope: Envelope, external: bool) -> Result<Reply,
 
 fn end_of_plan(turn: &mut Turn, envelope: &Envelope) -> Result<Reply, Refusal> {
     if turn.state.planner_end.is_some() {
-        return Ok(Reply::Replayed);
+        return Ok(Reply::Replayed {
+            seq: turn.state.seq,
+        });
     }
     if turn.state.status.is_end() {
         return Err(Refusal::Ended {

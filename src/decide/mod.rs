@@ -2,22 +2,30 @@
 //! entries to append and the reply to give. Nothing here waits, stores or sends.
 
 mod advance;
-mod cancel;
+mod approval;
+mod callback;
+mod child;
 mod claim;
+mod control;
 mod dead_letter;
 mod envelope;
 mod settle;
+mod signal;
 mod start;
+mod step;
 mod tick;
 
 use serde::{Deserialize, Serialize};
 
 use crate::envelope::Envelope;
-use crate::json::Violation;
+use crate::json::{Json, Violation};
 use crate::run::event::{Event, RequestRef, Settlement};
 use crate::run::{Corrupt, Recorded, State, Status};
-use crate::words::{DeadLetterId, Timestamp};
+use crate::words::{ApprovalId, DeadLetterId, Timestamp};
 
+pub use approval::Answer;
+pub use callback::{Callback, CallbackReport};
+pub use child::{ChildNews, ChildOrder, ChildReport, Told, order, told};
 pub use claim::{Assignment, Claim, ClaimReply, Extend, ExtendReply, TurnedAway};
 pub use settle::{Report, Settle, SettleReply};
 pub use start::start;
@@ -30,10 +38,27 @@ pub enum Input {
     Settle(Settle),
     /// Time has passed.
     Tick,
-    Cancel {
+    Control {
+        control: Control,
         comment: Option<String>,
         request: Option<RequestRef>,
     },
+    Signal {
+        name: String,
+        payload: Json,
+        request: Option<RequestRef>,
+    },
+    /// A person's answer to an approval.
+    Answer {
+        approval_id: ApprovalId,
+        answer: Answer,
+        request: Option<RequestRef>,
+    },
+    Callback {
+        callback: Callback,
+        request: Option<RequestRef>,
+    },
+    Child(ChildReport),
     SettleDeadLetter {
         dead_letter_id: DeadLetterId,
         settlement: Settlement,
@@ -43,6 +68,17 @@ pub enum Input {
     Envelope(Envelope),
 }
 
+/// What a person or a parent run may do with a run as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Control {
+    Cancel,
+    Pause,
+    Resume,
+    /// A failed run goes on from the steps that failed it.
+    Retry,
+}
+
 /// What the one who gave the input is told.
 #[derive(Debug)]
 pub enum Reply {
@@ -50,8 +86,10 @@ pub enum Reply {
     Extend(ExtendReply),
     Settle(SettleReply),
     Done,
-    /// The request was carried out before, under the same key.
-    Replayed,
+    /// The request was carried out before, under the same key: entry `seq` records it.
+    Replayed {
+        seq: u64,
+    },
 }
 
 /// Why an input was not taken: the sender's matter, a value and not a failure.
@@ -67,6 +105,25 @@ pub enum Refusal {
     AlreadySettled {
         status: String,
         at: Timestamp,
+    },
+    /// The approval was decided before, expired or was cancelled.
+    AlreadyDecided {
+        status: String,
+        decided_by: Option<String>,
+        at: Timestamp,
+    },
+    /// Only a failed run can be retried, and only in time.
+    NotRetryable {
+        status: String,
+        message: String,
+    },
+    /// The callback is of no use any more, and why.
+    Gone {
+        message: String,
+    },
+    /// No more signals can be kept until some are taken.
+    MailboxFull {
+        message: String,
     },
     /// The client's key was used for another body.
     KeyReused,
@@ -145,7 +202,23 @@ pub fn decide(turn: &mut Turn, input: Input) -> Result<Reply, Refusal> {
         Input::Extend(extend) => Reply::Extend(claim::extend(turn, &extend)?),
         Input::Settle(settle) => Reply::Settle(settle::settle(turn, settle)?),
         Input::Tick => tick::tick(turn)?,
-        Input::Cancel { comment, request } => cancel::cancel(turn, comment, request)?,
+        Input::Control {
+            control,
+            comment,
+            request,
+        } => control::control(turn, control, comment, request)?,
+        Input::Signal {
+            name,
+            payload,
+            request,
+        } => signal::receive(turn, name, payload, request)?,
+        Input::Answer {
+            approval_id,
+            answer,
+            request,
+        } => approval::answer(turn, &approval_id, answer, request)?,
+        Input::Callback { callback, request } => callback::take(turn, callback, request)?,
+        Input::Child(report) => child::take(turn, report)?,
         Input::SettleDeadLetter {
             dead_letter_id,
             settlement,
@@ -157,18 +230,21 @@ pub fn decide(turn: &mut Turn, input: Input) -> Result<Reply, Refusal> {
     Ok(reply)
 }
 
-/// Whether a request with this key was carried out before; refused if it was another one.
-fn replayed(state: &State, request: Option<&RequestRef>) -> Result<bool, Refusal> {
+/// The reply to a request that was carried out before under the same key; refused if it was another
+/// one.
+fn replayed(state: &State, request: Option<&RequestRef>) -> Result<Option<Reply>, Refusal> {
     let Some(request) = request else {
-        return Ok(false);
+        return Ok(None);
     };
     let earlier = state
         .requests
         .iter()
         .find(|(known, _)| known.route == request.route && known.key == request.key);
     match earlier {
-        None => Ok(false),
-        Some((known, _)) if known.fingerprint == request.fingerprint => Ok(true),
+        None => Ok(None),
+        Some((known, seq)) if known.fingerprint == request.fingerprint => {
+            Ok(Some(Reply::Replayed { seq: *seq }))
+        }
         Some(_) => Err(Refusal::KeyReused),
     }
 }

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::json::Json;
-use crate::plan::OnFailure;
 use crate::run::event::{DeadLetterReason, Event, Purpose, StepError, WaitSource};
 use crate::run::{Phase, Step};
 use crate::tool::Effect;
 
 use super::claim::{Assignment, grant};
 use super::dead_letter::open;
-use super::{Refusal, Turn, advance};
+use super::step::fail;
+use super::{Refusal, Turn, advance, callback};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settle {
@@ -31,6 +31,8 @@ pub enum Report {
         result: Json,
         status_code: Option<u16>,
     },
+    /// The tool answered 202: it will call back.
+    Accepted,
     Failed {
         error: StepError,
         reason: DeadLetterReason,
@@ -76,6 +78,7 @@ pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Ref
             };
             turn.record(Some(index), event)?;
         }
+        Report::Accepted if !turn.state.cancelling => callback::wait(turn, index)?,
         report if turn.state.cancelling => last_words(turn, index, report)?,
         Report::Failed {
             error,
@@ -94,6 +97,7 @@ pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Ref
                 fail(turn, index, error, reason)?;
             }
         }
+        Report::Accepted => {}
         Report::NotDone => retry(turn, index, not_done(), Some(0))?,
         Report::StillUnknown { error } => {
             unsettled_verification(turn, index, error, false, None)?;
@@ -124,6 +128,12 @@ fn not_done() -> StepError {
 fn last_words(turn: &mut Turn, index: u32, report: Report) -> Result<(), Refusal> {
     let error = match report {
         Report::Failed { error, .. } | Report::StillUnknown { error } => error,
+        Report::Accepted => StepError {
+            reason: "cancelled".into(),
+            message: "the tool answered 202, and nobody waits for its callback any more".into(),
+            status_code: Some(202),
+            errors: Vec::new(),
+        },
         Report::NotDone | Report::Completed { .. } => not_done(),
     };
     let attempt = turn.state.step(index).map_or(0, |step| step.attempt);
@@ -141,7 +151,9 @@ fn next_for_the_same_worker(
         *index != after && matches!(step.phase, Phase::Ready { since } if since == now)
     });
     match fresh.map(|(index, _)| index) {
-        Some(index) if turn.state.failing().is_none() => Ok(grant(turn, index)?.map(Box::new)),
+        Some(index) if turn.state.failing().is_none() && turn.state.paused_at.is_none() => {
+            Ok(grant(turn, index)?.map(Box::new))
+        }
         _ => Ok(None),
     }
 }
@@ -153,7 +165,7 @@ fn effect(turn: &Turn, index: u32) -> Effect {
 }
 
 /// Schedules the next attempt, or gives up when the policy says so.
-fn retry(
+pub(super) fn retry(
     turn: &mut Turn,
     index: u32,
     error: StepError,
@@ -277,25 +289,4 @@ fn unsettled_verification(
         error.message,
         error.errors,
     )
-}
-
-/// The step's last attempt failed: what follows is the plan's to say.
-pub(super) fn fail(
-    turn: &mut Turn,
-    index: u32,
-    error: StepError,
-    reason: DeadLetterReason,
-) -> Result<(), Refusal> {
-    let attempt = turn.state.step(index).map_or(0, |step| step.attempt);
-    let on_failure = turn
-        .state
-        .plan()
-        .and_then(|plan| plan.steps.get(index as usize))
-        .map_or(OnFailure::DeadLetter, |planned| planned.on_failure);
-    let (message, errors) = (error.message.clone(), error.errors.clone());
-    turn.record(Some(index), Event::ToolFailed { attempt, error })?;
-    match on_failure {
-        OnFailure::DeadLetter => open(turn, index, reason, message, errors),
-        OnFailure::Fail | OnFailure::Continue => Ok(()),
-    }
 }

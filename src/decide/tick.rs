@@ -1,60 +1,75 @@
-//! Time has passed: leases end, sleepers wake, a deadline falls.
+//! Time has passed: leases end, sleepers wake, waits time out, a deadline falls.
 
-use crate::run::Phase;
-use crate::run::event::{DeadLetterReason, Event, Purpose, RunError, StepError, WaitKind};
+use crate::run::event::{
+    DeadLetterReason, Event, Purpose, RunError, StepError, WaitKind, WaitOutcome,
+};
+use crate::run::{Phase, State};
 use crate::tool::Effect;
+use crate::words::Timestamp;
 use crate::words::limits::DELIVERY_LOSSES_MAX;
 
 use super::dead_letter::open;
 use super::settle::unknown;
-use super::{Refusal, Reply, Turn, advance};
+use super::{Refusal, Reply, Turn, advance, approval, callback, signal};
 
+/// Everything that is due by now happens in the order in which it fell due, the run's deadline
+/// among it.
 pub(super) fn tick(turn: &mut Turn) -> Result<Reply, Refusal> {
     if turn.state.has_ended() {
         return Ok(Reply::Done);
     }
-    if !turn.state.cancelling
-        && turn
-            .state
-            .deadline()
-            .is_some_and(|deadline| deadline <= turn.now)
-    {
+    let deadline = turn.state.deadline().filter(|at| *at <= turn.now);
+    for (at, index) in due(&turn.state, turn.now) {
+        if deadline.is_some_and(|deadline| deadline < at) {
+            break;
+        }
+        fall_due(turn, index)?;
+    }
+    advance::advance(turn)?;
+    if deadline.is_some() && !turn.state.status.is_end() {
         let error = RunError {
             reason: "deadline_exceeded".into(),
-            message: "the run did not end before the deadline of its agent".into(),
+            message: "the run did not end before its deadline".into(),
             step_index: None,
             step_id: None,
         };
         advance::cancel_open_steps(turn)?;
         turn.record(None, Event::RunFailed { error })?;
-        return Ok(Reply::Done);
     }
-    let due: Vec<(u32, Phase)> = turn
-        .state
-        .steps_indexed()
-        .filter(|(_, step)| match step.phase {
-            Phase::Running { lease } => lease.until <= turn.now,
-            Phase::Sleeping { until } => until <= turn.now,
-            _ => false,
-        })
-        .map(|(index, step)| (index, step.phase.clone()))
-        .collect();
-    for (index, phase) in due {
-        match phase {
-            Phase::Sleeping { .. } => {
-                turn.record(
-                    Some(index),
-                    Event::WaitEnded {
-                        kind: WaitKind::Sleep,
-                    },
-                )?;
-            }
-            Phase::Running { lease } => lose(turn, index, lease.token, lease.purpose)?,
-            _ => {}
-        }
-    }
-    advance::advance(turn)?;
     Ok(Reply::Done)
+}
+
+/// What the alarm has to see to at `now`, the earliest first. A paused run's timers wait with it;
+/// its workers do not.
+fn due(state: &State, now: Timestamp) -> Vec<(Timestamp, u32)> {
+    let mut due: Vec<(Timestamp, u32)> = state
+        .steps_indexed()
+        .filter(|(_, step)| state.paused_at.is_none() || step.lease().is_some())
+        .filter_map(|(index, step)| Some((step.due()?, index)))
+        .filter(|(at, _)| *at <= now)
+        .collect();
+    due.sort_unstable();
+    due
+}
+
+fn fall_due(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
+    let Some(step) = turn.state.step(index) else {
+        return Ok(());
+    };
+    match step.phase.clone() {
+        Phase::Sleeping { .. } => turn.record(
+            Some(index),
+            Event::WaitEnded {
+                kind: WaitKind::Sleep,
+                outcome: WaitOutcome::Elapsed,
+            },
+        ),
+        Phase::AwaitingSignal { .. } => signal::time_out(turn, index),
+        Phase::AwaitingApproval { approval_id, .. } => approval::expire(turn, index, approval_id),
+        Phase::AwaitingCallback { .. } => callback::time_out(turn, index),
+        Phase::Running { lease } => lose(turn, index, lease.token, lease.purpose),
+        _ => Ok(()),
+    }
 }
 
 /// The worker that held the step is gone. That is no attempt of the tool; but whether the tool

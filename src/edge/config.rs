@@ -2,6 +2,8 @@
 
 use wasm_bindgen::JsValue;
 
+use crate::signed::Signer;
+
 use super::js;
 
 /// How long a consumer waits for its messages before it lets the rest go on in the background,
@@ -9,7 +11,7 @@ use super::js;
 /// https://developers.cloudflare.com/queues/platform/limits/
 const PATIENCE_MS: u32 = 840_000;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     pub admin_token: Option<String>,
     pub dev_api_key: Option<String>,
@@ -18,6 +20,9 @@ pub struct Config {
     pub allowed_inward_hosts: Vec<String>,
     pub keeps_every_outcome: bool,
     pub consumer_patience_ms: u32,
+    /// Where clients reach this service; otherwise it is where each run was started.
+    pub public_origin: Option<String>,
+    pub signer: Option<Signer>,
 }
 
 impl Config {
@@ -38,8 +43,19 @@ impl Config {
             consumer_patience_ms: text("CONSUMER_PATIENCE_MS")
                 .and_then(|ms| ms.parse().ok())
                 .unwrap_or(PATIENCE_MS),
+            public_origin: text("PUBLIC_URL").map(|url| url.trim_end_matches('/').to_owned()),
+            signer: signer(text),
         }
     }
+}
+
+/// Signs with `SIGNING_KEY`: keys separated by commas, the first of which signs. A deployment without
+/// it signs with the operator's token, a local one with its key.
+fn signer(text: impl Fn(&str) -> Option<String>) -> Option<Signer> {
+    if let Some(keys) = text("SIGNING_KEY") {
+        return Signer::new(keys.split(',').map(|key| key.trim().to_owned()));
+    }
+    Signer::new(text("ADMIN_TOKEN").or_else(|| text("DEV_API_KEY")))
 }
 
 /// A secret of a tenant: `TENANT_SECRETS` is one Worker secret, `{ "<tenant>": { "<NAME>": "…" } }`.

@@ -68,6 +68,7 @@ async fn answer(request: JsValue, env: JsValue) -> Result<JsValue, Fault> {
     let body = caller_fetch::bytes(read.get(3)).map_or(Body::TooLarge, Body::Bytes);
     let request = Request {
         method: text(0),
+        origin: Some(parsed.origin().ascii_serialization()),
         path: parsed.path().to_owned(),
         query: parsed.query().map(str::to_owned),
         headers,

@@ -14,7 +14,7 @@ use crate::ports::{Failpoint, Fault, Projection, Queue, RunAnswer, RunCall, Worl
 use crate::run::Row;
 #[cfg(feature = "test-seams")]
 use crate::sql::Sql;
-use crate::words::Timestamp;
+use crate::words::{RunId, TenantId, Timestamp};
 
 use super::guard;
 use super::js;
@@ -182,6 +182,18 @@ impl LogStore for RunLog {
 
     fn set_alarm(&self, at: Timestamp) -> Result<(), Fault> {
         self.table.sql().set_alarm(at)
+    }
+
+    fn clear_alarm(&self) -> Result<(), Fault> {
+        self.table.sql().delete_alarm()
+    }
+
+    fn bar(&self, tenant_id: &TenantId, parent_run_id: &RunId) -> Result<(), Fault> {
+        self.table.bar(tenant_id, parent_run_id)
+    }
+
+    fn is_barred(&self, tenant_id: &TenantId, parent_run_id: &RunId) -> Result<bool, Fault> {
+        self.table.is_barred(tenant_id, parent_run_id)
     }
 
     #[cfg(feature = "test-seams")]

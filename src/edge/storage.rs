@@ -25,6 +25,9 @@ extern "C" {
 
     #[wasm_bindgen(method, catch, js_name = setAlarm)]
     fn set_alarm_raw(this: &Storage, at_ms: f64) -> Result<Promise, JsValue>;
+
+    #[wasm_bindgen(method, catch, js_name = deleteAlarm)]
+    fn delete_alarm_raw(this: &Storage) -> Result<Promise, JsValue>;
 }
 
 #[wasm_bindgen(module = "/src/edge/io.mjs")]
@@ -56,6 +59,13 @@ impl Store {
             .set_alarm_raw(at.ms() as f64)
             .map(drop)
             .map_err(failed("set the alarm"))
+    }
+
+    pub fn delete_alarm(&self) -> Result<(), Fault> {
+        self.storage
+            .delete_alarm_raw()
+            .map(drop)
+            .map_err(failed("delete the alarm"))
     }
 
     fn rows(&self, statement: &str, params: &[SqlValue]) -> Result<Vec<SqlRow>, JsValue> {

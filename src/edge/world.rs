@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use wasm_bindgen::{JsValue, prelude::wasm_bindgen};
 
 use crate::ports::{Failpoint, Fault, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World};
+use crate::signed::Signer;
 use crate::tool::{Answer, OutboundRequest};
 use crate::words::{RunId, TenantId, Timestamp};
 
@@ -231,6 +232,14 @@ impl World for Edge {
 
     fn secret(&self, tenant_id: &TenantId, name: &str) -> Option<String> {
         config::tenant_secret(&self.env, tenant_id.as_str(), name)
+    }
+
+    fn signer(&self) -> Option<&Signer> {
+        self.config.signer.as_ref()
+    }
+
+    fn public_origin(&self) -> Option<&str> {
+        self.config.public_origin.as_deref()
     }
 
     async fn sleep(&self, ms: i64) {

@@ -28,6 +28,8 @@ pub struct Start {
     pub request: Option<RequestRef>,
     /// The `traceparent` of the HTTP request.
     pub traceparent: Option<String>,
+    /// Where the request reached this service.
+    pub origin: Option<String>,
 }
 
 /// A run that exists now, as it was answered when it was born.
@@ -63,6 +65,7 @@ pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Ref
         body,
         request,
         traceparent,
+        origin,
     } = start;
     let input = body
         .get("input")
@@ -83,6 +86,7 @@ pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Ref
         maker,
         tags: tags.clone(),
         request,
+        root_run_id: None,
         now,
     };
     let (run_id, fresh, agent, tools) = match world.tenant(&tenant_id, &register).await? {
@@ -124,6 +128,8 @@ pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Ref
         tags,
         tools,
         started_by: traceparent,
+        parent: None,
+        origin,
     });
     let op = RunOp::Start {
         run_id: run_id.clone(),
@@ -163,9 +169,26 @@ fn maker(body: &Value, input: &Value) -> Result<(Maker, Option<Json>), Refused> 
     let agent = Agent::parse(&definition).map_err(|violations| {
         Refused::Invalid(violations.into_iter().map(from_inline_plan).collect())
     })?;
-    supported(&agent, "/plan").map_err(Refused::Invalid)?;
+    let unusable = unusable_schemas(&agent, "/plan");
+    if !unusable.is_empty() {
+        return Err(Refused::Invalid(unusable));
+    }
     let tools = agent.tools_needed();
     Ok((Maker::Plan { tools }, Some(Json::new(definition))))
+}
+
+/// The flaws of the schemas that a plan's approvals bear, which are not compiled before somebody
+/// answers.
+pub fn unusable_schemas(agent: &Agent, pointer: &str) -> Vec<Violation> {
+    let steps = agent.plan().map_or(&[][..], |plan| plan.steps.as_slice());
+    let schemas = steps.iter().enumerate().filter_map(|(index, step)| {
+        let Action::Approval { schema, .. } = &step.action else {
+            return None;
+        };
+        let at = format!("{pointer}/steps/{index}/approval/schema");
+        schema::check(schema.as_ref()?, &at).err()
+    });
+    schemas.flatten().collect()
 }
 
 fn unknown_agent(body: &Value) -> Refused {
@@ -184,36 +207,6 @@ fn from_inline_plan(violation: Violation) -> Violation {
         None => "/plan".to_owned(),
     };
     Violation::new(pointer, violation.message)
-}
-
-/// Refuses the actions that this release does not carry out, rather than to fail a run later.
-pub fn supported(agent: &Agent, pointer: &str) -> Result<(), Vec<Violation>> {
-    let Some(plan) = agent.plan() else {
-        return Ok(());
-    };
-    let refused: Vec<Violation> = plan
-        .steps
-        .iter()
-        .enumerate()
-        .filter(|(_, step)| {
-            matches!(
-                step.action,
-                Action::WaitFor { .. } | Action::Approval { .. } | Action::Run { .. }
-            )
-        })
-        .map(|(index, step)| {
-            let kind = step.action.kind();
-            Violation::new(
-                format!("{pointer}/steps/{index}/{kind}"),
-                format!("this release does not carry out {kind} steps; it has tool, sleep, sleep_until and emit"),
-            )
-        })
-        .collect();
-    if refused.is_empty() {
-        Ok(())
-    } else {
-        Err(refused)
-    }
 }
 
 fn tags(body: &Value) -> BTreeMap<String, String> {
@@ -294,8 +287,9 @@ pub async fn offer_envelope<W: World>(
             let message = format!("the run is frozen: entry {seq} of its log cannot be read");
             Err(vec![Violation::new("/run_id", message)])
         }
-        Err(Refusal::AlreadySettled { .. } | Refusal::KeyReused) => {
-            Err(vec![Violation::new("/run_id", "the run refused it")])
+        Err(refusal) => {
+            let message = format!("the run refused it: {refusal:?}");
+            Err(vec![Violation::new("/run_id", message)])
         }
     })
 }
@@ -347,6 +341,7 @@ pub async fn settle_dead_letter<W: World>(
         Ok(RunResult::Done {
             replayed,
             shown: Some(shown),
+            ..
         }) => Ok((shown, replayed)),
         Ok(_) => Err(Fault::new("settle", run_id.as_str(), "got an answer of another kind").into()),
         Err(refusal) => Err(Refused::Run(refusal)),

@@ -9,20 +9,25 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::decide::{
-    self, Claim, ClaimReply, Input, Refusal, Reply, Settle, Turn, TurnedAway, decide,
+    self, Claim, ClaimReply, Control, Input, Refusal, Reply, Settle, Turn, TurnedAway, decide,
 };
 use crate::json::Json;
 use crate::outbox::{self, Sent};
 use crate::ports::{Fault, Projection, RunAnswer, RunCall, RunOp, RunResult};
 use crate::run::event::RunCreated;
-use crate::run::{Corrupt, Identity, Row, State, fold, log, view};
-use crate::words::Timestamp;
+use crate::run::{Corrupt, Identity, Phase, Row, State, diagnosis, fold, log, view};
 use crate::words::limits::LIST_LIMIT_MAX;
+use crate::words::{ApprovalId, RunId, TenantId, Timestamp};
 
 use super::projection::projection;
 
 #[cfg(feature = "test-seams")]
 mod seams;
+
+/// By how much an alarm may come too early to a run that rests.
+const ALARM_IDLE_MS: i64 = 1_000;
+/// Why a child run was cancelled that its parent does not want any more.
+const CALLED_OFF: &str = "its parent run ended or was called off";
 
 /// Bytes of a log that are read at a time for a client.
 pub const PAGE_BYTES_MAX: usize = 1_048_576;
@@ -38,6 +43,11 @@ pub trait LogStore {
     fn append(&self, rows: &[Row]) -> Result<(), Fault>;
     /// Sets the alarm, in the same commit as the rows appended before.
     fn set_alarm(&self, at: Timestamp) -> Result<(), Fault>;
+    fn clear_alarm(&self) -> Result<(), Fault>;
+    /// Remembers that a run which does not exist yet is called off, and for whom.
+    fn bar(&self, tenant_id: &TenantId, parent_run_id: &RunId) -> Result<(), Fault>;
+    /// Whether the run was called off by this parent before it existed.
+    fn is_barred(&self, tenant_id: &TenantId, parent_run_id: &RunId) -> Result<bool, Fault>;
     /// By how much a test has moved this run's clock.
     fn clock_offset_ms(&self) -> i64 {
         0
@@ -103,6 +113,10 @@ impl Home {
         self.counts.calls = self.counts.calls.saturating_add(1);
         let now = now.plus_ms(store.clock_offset_ms());
         let reads = call.op.reads();
+        let shows = matches!(
+            call.op,
+            RunOp::View | RunOp::Diagnose | RunOp::Events { .. }
+        );
         #[cfg(feature = "test-seams")]
         let moved_ms = call.op.moved_ms();
         #[cfg(not(feature = "test-seams"))]
@@ -116,10 +130,12 @@ impl Home {
             }
         };
         if reads || result.is_err() {
+            let untold = if shows { self.untold() } else { None };
             return Ok(Outcome {
                 answer: RunAnswer {
                     result,
                     messages: Vec::new(),
+                    untold,
                 },
                 projection: None,
             });
@@ -131,7 +147,11 @@ impl Home {
             self.projected(projection.seq);
         }
         Ok(Outcome {
-            answer: RunAnswer { result, messages },
+            answer: RunAnswer {
+                result,
+                messages,
+                untold: None,
+            },
             projection: self.take_projection(),
         })
     }
@@ -205,7 +225,17 @@ impl Home {
             };
             return self.start(store, identity, *created, now, random);
         }
-        let state = self.take_state(store)?;
+        let state = match (self.take_state(store), &op) {
+            // What cannot be read has one thing to say: where.
+            (Err(Failure::Refused(Refusal::Frozen { seq, .. })), RunOp::Diagnose) => {
+                return self.diagnose_frozen(store, &tenant_id, seq);
+            }
+            (state, _) => state?,
+        };
+        if let (None, RunOp::CallOff { parent_run_id }) = (&state, &op) {
+            store.bar(&tenant_id, parent_run_id)?;
+            return Ok(done_silently());
+        }
         let state = state.filter(|state| state.tenant_id() == &tenant_id);
         let Some(state) = state else {
             self.forget();
@@ -214,6 +244,7 @@ impl Home {
         match op {
             RunOp::Start { .. } => Err(Failure::Refused(Refusal::NotFound)),
             RunOp::View => self.show(state, |state| raw(&view::run(state))),
+            RunOp::Diagnose => self.show(state, |state| raw(&diagnosis::diagnose(state))),
             RunOp::FirstAnswer => {
                 self.state = Some(state);
                 first_answer(store)
@@ -231,6 +262,34 @@ impl Home {
                 let letter = letter.ok_or(Failure::Refused(Refusal::NotFound))?;
                 raw(&view::dead_letter(state, letter))
             }),
+            RunOp::Approvals => {
+                let shown = state.approvals.iter().rev();
+                let approvals = shown.map(|approval| raw(&view::approval(&state, approval)));
+                let approvals = approvals.collect::<Result<Vec<_>, _>>();
+                self.state = Some(state);
+                Ok(RunResult::Approvals(approvals?))
+            }
+            RunOp::Approval { approval_id } => {
+                self.show(state, |state| show_approval(state, &approval_id))
+            }
+            RunOp::ChildOrder {
+                step_index,
+                child_run_id,
+            } => {
+                let order = decide::order(&state, step_index, &child_run_id);
+                self.state = Some(state);
+                Ok(RunResult::ChildOrder(order))
+            }
+            RunOp::Told => {
+                let told = decide::told(&state);
+                self.state = Some(state);
+                Ok(RunResult::Told(told))
+            }
+            RunOp::ErrandDone(errand) => {
+                self.state = Some(state);
+                self.sent.done(errand);
+                Ok(done_silently())
+            }
             RunOp::Claim(claim) => self.claim(store, state, claim, now, random),
             RunOp::Extend(extend) => {
                 match self.turn(store, state, Input::Extend(extend), now, random)? {
@@ -239,10 +298,76 @@ impl Home {
                 }
             }
             RunOp::Settle(settle) => self.settle(store, state, settle, now, random),
-            RunOp::Cancel { comment, request } => {
-                let input = Input::Cancel { comment, request };
+            RunOp::Control {
+                control,
+                comment,
+                request,
+            } => {
+                let input = Input::Control {
+                    control,
+                    comment,
+                    request,
+                };
                 let reply = self.turn(store, state, input, now, random)?;
                 self.done(&reply, |state| raw(&view::run(state)).map(Some))
+            }
+            RunOp::CallOff { parent_run_id } => {
+                let of_parent = state.parent().map(|parent| &parent.run_id) == Some(&parent_run_id);
+                if !of_parent || state.status.is_end() {
+                    self.state = Some(state);
+                    return Ok(done_silently());
+                }
+                let input = Input::Control {
+                    control: Control::Cancel,
+                    comment: Some(CALLED_OFF.to_owned()),
+                    request: None,
+                };
+                let reply = self.turn(store, state, input, now, random)?;
+                self.done(&reply, |_| Ok(None))
+            }
+            RunOp::Signal {
+                name,
+                payload,
+                request,
+            } => {
+                let input = Input::Signal {
+                    name,
+                    payload,
+                    request,
+                };
+                // Its entry is the turn's first.
+                let seq = state.seq.saturating_add(1);
+                match self.turn(store, state, input, now, random)? {
+                    Reply::Done => Ok(RunResult::Done {
+                        replayed: false,
+                        seq,
+                        shown: None,
+                    }),
+                    reply => self.done(&reply, |_| Ok(None)),
+                }
+            }
+            RunOp::Answer {
+                approval_id,
+                answer,
+                request,
+            } => {
+                let id = approval_id.clone();
+                let input = Input::Answer {
+                    approval_id,
+                    answer,
+                    request,
+                };
+                let reply = self.turn(store, state, input, now, random)?;
+                self.done(&reply, |state| show_approval(state, &id).map(Some))
+            }
+            RunOp::Callback { callback, request } => {
+                let input = Input::Callback { callback, request };
+                let reply = self.turn(store, state, input, now, random)?;
+                self.done(&reply, |_| Ok(None))
+            }
+            RunOp::Child(report) => {
+                let reply = self.turn(store, state, Input::Child(report), now, random)?;
+                self.done(&reply, |_| Ok(None))
             }
             RunOp::SettleDeadLetter {
                 dead_letter_id,
@@ -275,14 +400,35 @@ impl Home {
                 let Some(state) = &self.state else {
                     return Err(unexpected());
                 };
+                let awaited = state
+                    .steps
+                    .iter()
+                    .filter(|s| s.phase == Phase::AwaitingChild);
+                let children = awaited.filter_map(|step| step.child.as_ref());
                 Ok(RunResult::Checked {
                     projection: projection(state, now),
                     rearmed,
+                    children: children.map(|child| child.run_id.clone()).collect(),
                 })
             }
             #[cfg(feature = "test-seams")]
             op => self.seam(store, state, op, now, random),
         }
+    }
+
+    /// A frozen run is its tenant's like any other: its first row says whose it is.
+    fn diagnose_frozen<S: LogStore>(
+        &mut self,
+        store: &S,
+        tenant_id: &TenantId,
+        seq: u64,
+    ) -> Result<RunResult, Failure> {
+        let first = store.page(1, 1)?;
+        let identity = first.first().and_then(log::identity);
+        let identity = identity.filter(|identity| &identity.tenant_id == tenant_id);
+        let identity = identity.ok_or(Failure::Refused(Refusal::NotFound))?;
+        let shown = raw(&diagnosis::frozen(identity.run_id, seq))?;
+        Ok(RunResult::Shown(shown))
     }
 
     fn start<S: LogStore>(
@@ -303,7 +449,20 @@ impl Home {
                 Err(Failure::Refused(Refusal::NotFound))
             };
         }
-        let turn = decide::start(identity, created, now, random).map_err(Failure::Refused)?;
+        let parent = created.parent.as_ref().map(|parent| parent.run_id.clone());
+        let tenant_id = identity.tenant_id.clone();
+        let mut turn = decide::start(identity, created, now, random).map_err(Failure::Refused)?;
+        if let Some(parent_run_id) = parent
+            && store.is_barred(&tenant_id, &parent_run_id)?
+        {
+            // Called off before it existed: it is born cancelled.
+            let input = Input::Control {
+                control: Control::Cancel,
+                comment: Some(CALLED_OFF.to_owned()),
+                request: None,
+            };
+            decide(&mut turn, input).map_err(Failure::Refused)?;
+        }
         self.commit(store, turn)?;
         let Some(state) = &self.state else {
             return Err(unexpected());
@@ -398,9 +557,13 @@ impl Home {
         let Some(state) = &self.state else {
             return Err(unexpected());
         };
-        let replayed = matches!(reply, Reply::Replayed);
+        let (replayed, seq) = match reply {
+            Reply::Replayed { seq } => (true, *seq),
+            _ => (false, state.seq),
+        };
         Ok(RunResult::Done {
             replayed,
+            seq,
             shown: show(state)?,
         })
     }
@@ -448,17 +611,32 @@ impl Home {
         Ok(())
     }
 
-    /// Moves the alarm when it must be earlier. One that is too early costs less than moving it.
+    /// Moves the alarm when it must be earlier. One that is too early costs less than moving it, but
+    /// for a run that comes to rest: that one is let sleep until there is something to do.
     fn set_alarm<S: LogStore>(&mut self, store: &S) -> Result<(), Fault> {
         let Some(state) = &self.state else {
             return Ok(());
         };
-        let Some(wake_at) = outbox::wake_at(state, &self.sent) else {
-            return Ok(());
-        };
-        if self.alarm.is_some_and(|alarm| alarm <= wake_at) {
-            return Ok(());
+        let rests = state.status.is_idle();
+        match (outbox::wake_at(state, &self.sent), self.alarm) {
+            (Some(wake_at), Some(alarm)) if alarm <= wake_at => {
+                let idle_ms = wake_at.ms_since(alarm);
+                if !rests || idle_ms < ALARM_IDLE_MS {
+                    return Ok(());
+                }
+                self.move_alarm(store, wake_at)
+            }
+            (Some(wake_at), _) => self.move_alarm(store, wake_at),
+            (None, Some(_)) if rests || state.parent().is_some() => {
+                store.clear_alarm()?;
+                self.alarm = None;
+                Ok(())
+            }
+            (None, _) => Ok(()),
         }
+    }
+
+    fn move_alarm<S: LogStore>(&mut self, store: &S, wake_at: Timestamp) -> Result<(), Fault> {
         store.set_alarm(wake_at.plus_ms(-store.clock_offset_ms()))?;
         self.alarm = Some(wake_at);
         self.counts.alarms_set = self.counts.alarms_set.saturating_add(1);
@@ -470,18 +648,9 @@ impl Home {
         let Some(state) = &self.state else {
             return Vec::new();
         };
-        let mut messages = Vec::new();
-        for index in outbox::due(state, &self.sent, now) {
-            let (Some(step), Some(message)) =
-                (state.step(index), outbox::work_message(state, index))
-            else {
-                continue;
-            };
-            self.sent.mark(index, step, now);
-            if let Ok(text) = serde_json::to_string(&message) {
-                messages.push(text);
-            }
-        }
+        let due = outbox::take_due(state, &mut self.sent, now);
+        let texts = due.iter().map(serde_json::to_string);
+        let mut messages: Vec<String> = texts.filter_map(Result::ok).collect();
         #[cfg(feature = "test-seams")]
         messages.append(&mut self.copies);
         self.counts.work_messages = self
@@ -489,6 +658,15 @@ impl Home {
             .work_messages
             .saturating_add(messages.len() as u64);
         messages
+    }
+
+    /// What a client who is shown the run may look for in the index, and the index may not have yet.
+    fn untold(&self) -> Option<Box<Projection>> {
+        let state = self.state.as_ref()?;
+        let asks = state.open_dead_letters().next().is_some()
+            || state.approvals.iter().any(|a| a.verdict.is_none());
+        let untold = asks && state.shown_seq > self.projected_seq;
+        untold.then(|| Box::new(projection(state, state.updated_at)))
     }
 
     /// What the index must be told at once: that the run came to rest, or of a dead letter.
@@ -513,6 +691,20 @@ impl Home {
     fn forget(&mut self) {
         self.state = None;
     }
+}
+
+fn done_silently() -> RunResult {
+    RunResult::Done {
+        replayed: false,
+        seq: 0,
+        shown: None,
+    }
+}
+
+fn show_approval(state: &State, id: &ApprovalId) -> Result<Box<RawValue>, Failure> {
+    let approval = state.approval(id);
+    let approval = approval.ok_or(Failure::Refused(Refusal::NotFound))?;
+    raw(&view::approval(state, approval))
 }
 
 /// Why a call was not carried out.

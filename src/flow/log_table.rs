@@ -5,6 +5,7 @@ use std::cell::Cell;
 use crate::ports::Fault;
 use crate::run::Row;
 use crate::sql::{Sql, SqlRow, SqlValue};
+use crate::words::{RunId, TenantId};
 
 use super::home::PAGE_BYTES_MAX;
 
@@ -74,12 +75,40 @@ impl<S: Sql> LogTable<S> {
         }
     }
 
+    /// Remembers that the run, which does not exist, is called off by this parent. Costs two written
+    /// rows and a table.
+    pub fn bar(&self, tenant_id: &TenantId, parent_run_id: &RunId) -> Result<(), Fault> {
+        self.sql.exec(
+            "CREATE TABLE IF NOT EXISTS barred (tenant_id TEXT NOT NULL, parent_run_id TEXT NOT NULL,
+               PRIMARY KEY (tenant_id, parent_run_id)) WITHOUT ROWID",
+            &[],
+        )?;
+        self.sql.exec(
+            "INSERT OR IGNORE INTO barred (tenant_id, parent_run_id) VALUES (?1, ?2)",
+            &[tenant_id.as_str().into(), parent_run_id.as_str().into()],
+        )?;
+        Ok(())
+    }
+
+    pub fn is_barred(&self, tenant_id: &TenantId, parent_run_id: &RunId) -> Result<bool, Fault> {
+        if !self.has_table("barred")? {
+            return Ok(false);
+        }
+        let found = self.sql.exec(
+            "SELECT 1 AS barred FROM barred WHERE tenant_id = ?1 AND parent_run_id = ?2",
+            &[tenant_id.as_str().into(), parent_run_id.as_str().into()],
+        )?;
+        Ok(!found.is_empty())
+    }
+
+    fn has_table(&self, name: &str) -> Result<bool, Fault> {
+        let statement = "SELECT name FROM sqlite_master WHERE name = ?1";
+        Ok(!self.sql.exec(statement, &[name.into()])?.is_empty())
+    }
+
     fn exists(&self) -> Result<bool, Fault> {
         if !self.exists.get() {
-            let found = self
-                .sql
-                .exec("SELECT name FROM sqlite_master WHERE name = 'log'", &[])?;
-            self.exists.set(!found.is_empty());
+            self.exists.set(self.has_table("log")?);
         }
         Ok(self.exists.get())
     }

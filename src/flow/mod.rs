@@ -1,13 +1,14 @@
 //! The order of effects: what happens first, what only after that is stored, and what if it fails.
 //! Async over [`crate::ports`], with no word of the platform.
 
+pub mod index;
 pub mod relay;
 pub mod log_table;
 pub mod projection;
 pub mod home;
-pub mod index;
 pub mod stray;
 pub mod front;
+pub mod family;
 pub mod cache;
 pub mod work;
 pub mod sweep;

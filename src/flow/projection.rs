@@ -1,20 +1,42 @@
 //! What a tenant's index is told of a run: read off its state.
 
-use serde_json::value::to_raw_value;
+use std::cmp::Reverse;
+
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::outbox::{self, Sent};
-use crate::ports::{ProjectedDeadLetter, Projection};
-use crate::run::{DeadLetter, State, Status, view};
+use crate::ports::{ProjectedApproval, ProjectedDeadLetter, Projection};
+use crate::run::{Approval, DeadLetter, State, Status, view};
 use crate::words::Timestamp;
 
-/// A dead letter above this is listed without its envelope.
-const LISTED_DEAD_LETTER_BYTES_MAX: usize = 16_384;
+/// A dead letter above this is listed without its envelope, an approval without its arguments.
+const LISTED_BYTES_MAX: usize = 16_384;
+/// Of all that is told of one run at once: a queue's message must hold it. What changed last is told
+/// first; of what is left out, the index has heard before.
+const TOLD_BYTES_MAX: usize = 96_000;
 
 pub fn projection(state: &State, now: Timestamp) -> Projection {
-    let dead_letters = state
-        .dead_letters
-        .iter()
-        .filter_map(|l| projected(state, l))
+    let mut bytes = 0;
+    let mut fits = |shown: &RawValue| {
+        bytes += shown.get().len();
+        bytes <= TOLD_BYTES_MAX
+    };
+    let mut approvals: Vec<&Approval> = state.approvals.iter().collect();
+    approvals.sort_by_key(|approval| Reverse(changed_at(approval)));
+    let approvals = approvals
+        .into_iter()
+        .filter_map(|approval| projected_approval(state, approval))
+        .take_while(|approval| fits(&approval.shown))
+        .collect();
+    let mut dead_letters: Vec<&DeadLetter> = state.dead_letters.iter().collect();
+    dead_letters.sort_by_key(|letter| {
+        let settled = letter.settled.as_ref().map(|settled| settled.at);
+        Reverse(settled.unwrap_or(letter.created_at))
+    });
+    let dead_letters = dead_letters
+        .into_iter()
+        .filter_map(|letter| projected(state, letter))
+        .take_while(|letter| fits(&letter.shown))
         .collect();
     Projection {
         tenant_id: state.tenant_id().clone(),
@@ -28,6 +50,7 @@ pub fn projection(state: &State, now: Timestamp) -> Projection {
         ended_at: state.ended_at,
         quiet_until: quiet_until(state, now),
         dead_letters,
+        approvals,
     }
 }
 
@@ -36,7 +59,7 @@ pub fn projection(state: &State, now: Timestamp) -> Projection {
 fn quiet_until(state: &State, now: Timestamp) -> Option<Timestamp> {
     const DAY_MS: i64 = 86_400_000;
     match state.status {
-        Status::Blocked | Status::Waiting => {
+        Status::Blocked | Status::Waiting | Status::Paused => {
             let wake_at = outbox::wake_at(state, &Sent::default());
             Some(wake_at.unwrap_or(now.plus_ms(DAY_MS)))
         }
@@ -47,7 +70,7 @@ fn quiet_until(state: &State, now: Timestamp) -> Option<Timestamp> {
 fn projected(state: &State, letter: &DeadLetter) -> Option<ProjectedDeadLetter> {
     let view = view::dead_letter(state, letter);
     let shown = to_raw_value(&view).ok()?;
-    let shown = if shown.get().len() > LISTED_DEAD_LETTER_BYTES_MAX {
+    let shown = if shown.get().len() > LISTED_BYTES_MAX {
         to_raw_value(&view.without_envelope()).ok()?
     } else {
         shown
@@ -56,6 +79,26 @@ fn projected(state: &State, letter: &DeadLetter) -> Option<ProjectedDeadLetter> 
         dead_letter_id: letter.dead_letter_id.clone(),
         status: letter.status().to_owned(),
         reason: letter.reason,
+        shown,
+    })
+}
+
+fn changed_at(approval: &Approval) -> Timestamp {
+    let decided = approval.verdict.as_ref().map(|(at, _)| *at);
+    decided.unwrap_or(approval.requested_at)
+}
+
+fn projected_approval(state: &State, approval: &Approval) -> Option<ProjectedApproval> {
+    let view = view::approval(state, approval);
+    let shown = to_raw_value(&view).ok()?;
+    let shown = if shown.get().len() > LISTED_BYTES_MAX {
+        to_raw_value(&view.without_arguments()).ok()?
+    } else {
+        shown
+    };
+    Some(ProjectedApproval {
+        approval_id: approval.approval_id.clone(),
+        status: approval.status().to_owned(),
         shown,
     })
 }

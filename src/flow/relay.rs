@@ -4,6 +4,8 @@ use crate::decide::Refusal;
 use crate::ports::{Failpoint, Fault, Queue, RunCall, RunOp, RunResult, World};
 use crate::words::{RunId, TenantId};
 
+use super::index::project;
+
 /// Sends what a run's object asked to have sent. A failure here loses nothing: the run's alarm
 /// sends again whatever no worker has claimed in time, so it is told to the operator and that is all.
 pub async fn relay<W: World>(world: &W, messages: &[String]) {
@@ -28,6 +30,14 @@ pub async fn ask<W: World>(
     let tenant_id = tenant_id.clone();
     let answer = world.run(run_id, &RunCall { tenant_id, op }).await?;
     relay(world, &answer.messages).await;
+    if let Some(projection) = answer.untold {
+        // The client may look next for what it is about to be shown. Where the index cannot be told
+        // now, it hears by the queue.
+        let tenant_id = projection.tenant_id.clone();
+        if let Err(fault) = project(world, &tenant_id, vec![*projection]).await {
+            world.log(&format!("an index will be told later: {fault}"));
+        }
+    }
     Ok(answer.result)
 }
 

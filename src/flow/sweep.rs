@@ -93,9 +93,13 @@ async fn sweep_tenant<W: World>(
             Ok(RunResult::Checked {
                 projection,
                 rearmed,
+                children,
             }) => {
                 findings.rearmed += u64::from(rearmed);
                 projections.push(projection);
+                for child in children {
+                    findings.resent += nudge(world, tenant_id, &child).await;
+                }
             }
             Err(Refusal::NotFound) => {
                 findings.forgotten += u64::from(forget(world, tenant_id, &run_id, before).await?);
@@ -108,6 +112,20 @@ async fn sweep_tenant<W: World>(
     } else {
         project(world, tenant_id, projections).await
     }
+}
+
+/// A child whose end its parent waits for: one that has ended tells of it once more. The messages that
+/// were sent.
+async fn nudge<W: World>(world: &W, tenant_id: &TenantId, child: &RunId) -> u64 {
+    let call = RunCall {
+        tenant_id: tenant_id.clone(),
+        op: RunOp::Check,
+    };
+    let Ok(answer) = world.run(child, &call).await else {
+        return 0;
+    };
+    relay(world, &answer.messages).await;
+    answer.messages.len() as u64
 }
 
 /// A run that was registered and not born within the quiet time never will be: its starter is gone

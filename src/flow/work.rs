@@ -14,12 +14,13 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use crate::decide::{Assignment, Claim, ClaimReply, Extend, Refusal, Report, Settle, TurnedAway};
 use crate::envelope::{Door, accept};
 use crate::json::{self, Json, Value, Violation};
-use crate::outbox::WorkMessage;
+use crate::outbox::{ErrandMessage, WorkMessage};
 use crate::ports::{
     Failpoint, Fault, Projection, RunOp, RunResult, TenantAnswer, TenantCall, World,
 };
 use crate::run::event::{DeadLetterReason, Purpose, StepError};
 use crate::schema;
+use crate::signed::CallbackClaims;
 use crate::tool::{
     Answer, Call, OutboundRequest, Outcome, RejectReason, RequestError, Secrets, Sent, Tool,
     Verified, classify, verified,
@@ -27,7 +28,7 @@ use crate::tool::{
 use crate::words::{RunId, SpanId, TenantId};
 
 use super::relay::ask;
-use super::{Verdict, cache, stray};
+use super::{Verdict, cache, family, stray};
 
 /// How often a report is tried before it is put aside for a later worker.
 const REPORT_TRIES: u32 = 3;
@@ -67,7 +68,8 @@ pub async fn work<W: World>(world: &W, delivery: Delivery<'_>) -> Verdict {
 async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault> {
     world.pass(Failpoint::ConsumerReceived).await?;
     let step = match read_message(world, delivery.body) {
-        Ok(step) => step,
+        Ok(Wanted::Step(step)) => step,
+        Ok(Wanted::Errand(message)) => return family::run_errand(world, &message).await,
         Err(errors) => {
             return stray::keep_message(world, delivery.body, errors)
                 .await
@@ -153,9 +155,10 @@ pub async fn bury<W: World>(world: &W, body: &str) -> Result<(), Fault> {
         return Ok(());
     }
     match read_message(world, body) {
-        Ok(step) => ask(world, &step.tenant_id, &step.run_id, RunOp::Check)
-            .await
-            .map(drop),
+        Ok(wanted) => {
+            let (tenant_id, run_id) = wanted.by();
+            ask(world, tenant_id, run_id, RunOp::Check).await.map(drop)
+        }
         Err(errors) => stray::keep_message(world, body, errors).await.map(drop),
     }
 }
@@ -167,20 +170,37 @@ struct StepRef {
     claim: Claim,
 }
 
+/// What a message is for.
+enum Wanted {
+    Step(StepRef),
+    Errand(ErrandMessage),
+}
+
+impl Wanted {
+    /// Whose wish it is.
+    fn by(&self) -> (&TenantId, &RunId) {
+        match self {
+            Self::Step(step) => (&step.tenant_id, &step.run_id),
+            Self::Errand(message) => (&message.tenant_id, &message.run_id),
+        }
+    }
+}
+
 /// Checks a message against its schema, and its key against its payload.
-fn read_message<W: World>(world: &W, body: &str) -> Result<StepRef, Vec<Violation>> {
+fn read_message<W: World>(world: &W, body: &str) -> Result<Wanted, Vec<Violation>> {
     let value = json::read_stored(body.as_bytes())?;
     schema::validate("message", &value)?;
     let read = |e: serde_json::Error| vec![Violation::new("", e.to_string())];
     match serde_json::from_str::<WorkMessage>(body).map_err(read)? {
-        WorkMessage::Reference(reference) => Ok(StepRef {
+        WorkMessage::Errand(message) => Ok(Wanted::Errand(message)),
+        WorkMessage::Reference(reference) => Ok(Wanted::Step(StepRef {
             tenant_id: reference.tenant_id,
             run_id: reference.run_id,
             claim: Claim {
                 step_index: reference.step_index,
                 idempotency_key: reference.idempotency_key,
             },
-        }),
+        })),
         WorkMessage::Envelope(envelope) => {
             let whole = value.get("envelope").unwrap_or(&Value::Null);
             let door = Door {
@@ -195,14 +215,14 @@ fn read_message<W: World>(world: &W, body: &str) -> Result<StepRef, Vec<Violatio
                     "a step's message names its step",
                 )]
             })?;
-            Ok(StepRef {
+            Ok(Wanted::Step(StepRef {
                 tenant_id: envelope.tenant_id,
                 run_id: envelope.run_id,
                 claim: Claim {
                     step_index,
                     idempotency_key: envelope.idempotency_key,
                 },
-            })
+            }))
         }
     }
 }
@@ -280,15 +300,20 @@ async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Repo
             return refused(DeadLetterReason::InvalidArguments, message, violations);
         }
     }
-    let request = match prepare(world, assignment, |call, secrets| {
-        tool.request(call, secrets)
-    }) {
+    let callback_url = callback_url(world, assignment);
+    let request = match prepare(
+        world,
+        assignment,
+        callback_url.as_deref(),
+        |call, secrets| tool.request(call, secrets),
+    ) {
         Ok(request) => request,
         Err(report) => return report,
     };
     let answer = call_alive(world, assignment, &request).await;
     match classify(&answer, world.now()) {
         Outcome::Succeeded { result } => completed(tool, &answer, result),
+        Outcome::Accepted if callback_url.is_some() => Report::Accepted,
         // No callback was offered, so there is none to wait for.
         Outcome::Accepted => completed(tool, &answer, Value::Null),
         Outcome::Retryable {
@@ -316,6 +341,21 @@ async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Repo
             may_have_acted: false,
         },
     }
+}
+
+/// Where the tool may report, if it answers 202. Without a place or a key to sign with, none is
+/// offered.
+fn callback_url<W: World>(world: &W, assignment: &Assignment) -> Option<String> {
+    let origin = world.public_origin().or(assignment.origin.as_deref())?;
+    let claims = CallbackClaims {
+        tenant_id: assignment.tenant_id.clone(),
+        run_id: assignment.run_id.clone(),
+        step_index: assignment.step_index,
+        attempt: assignment.attempt,
+        idempotency_key: assignment.idempotency_key.clone(),
+    };
+    let token = world.signer()?.sign(&claims)?;
+    Some(format!("{origin}/v1/callbacks/{token}"))
 }
 
 fn completed(tool: &Tool, answer: &Answer, result: Value) -> Report {
@@ -349,7 +389,7 @@ fn completed(tool: &Tool, answer: &Answer, result: Value) -> Report {
 
 /// Asks the tool what became of an earlier call, under the same key.
 async fn verify<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Report {
-    let request = match prepare(world, assignment, |call, secrets| {
+    let request = match prepare(world, assignment, None, |call, secrets| {
         tool.verify_request(call, secrets)
     }) {
         Ok(Some(request)) => request,
@@ -392,6 +432,7 @@ async fn verify<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Re
 fn prepare<W: World, T>(
     world: &W,
     assignment: &Assignment,
+    callback_url: Option<&str>,
     make: impl FnOnce(&Call<'_>, &Secrets<'_>) -> Result<T, RequestError>,
 ) -> Result<T, Report> {
     let span = format!(
@@ -405,7 +446,7 @@ fn prepare<W: World, T>(
         attempt: assignment.attempt,
         idempotency_key: &assignment.idempotency_key,
         traceparent: &traceparent,
-        callback_url: None,
+        callback_url,
         arguments: &assignment.arguments,
     };
     let secrets = |name: &str| world.secret(&assignment.tenant_id, name);

@@ -3,7 +3,7 @@
 use serde_json::Map;
 
 use crate::agent::Agent;
-use crate::flow::front::supported;
+use crate::flow::front;
 use crate::json::{self, Json, Value, Violation};
 use crate::ports::{Definition, DefinitionKind, TenantAnswer, TenantCall, World};
 use crate::schema;
@@ -71,11 +71,6 @@ fn tool_flaws(definition: &Value) -> Vec<Violation> {
     };
     let mut flaws = schema_flaws(tool.parameters.as_ref(), "/parameters");
     flaws.extend(schema_flaws(tool.result.as_ref(), "/result"));
-    if tool.requires_approval {
-        // Stored, it would be called without.
-        let message = "this release does not carry out approvals";
-        flaws.push(Violation::new("/requires_approval", message));
-    }
     flaws
 }
 
@@ -88,7 +83,7 @@ fn agent_flaws(definition: &Value) -> Vec<Violation> {
         Err(flaws) => return flaws,
     };
     let mut flaws = schema_flaws(agent.input_schema.as_ref(), "/input_schema");
-    flaws.extend(supported(&agent, "/planner").err().unwrap_or_default());
+    flaws.extend(front::unusable_schemas(&agent, "/planner"));
     flaws
 }
 

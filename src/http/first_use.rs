@@ -1,6 +1,7 @@
 //! A world in which the tenants that nobody creates come to be when they are first used.
 
 use crate::ports::{Failpoint, Fault, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World};
+use crate::signed::Signer;
 use crate::tool::{Answer, OutboundRequest};
 use crate::words::{RunId, TenantId, Timestamp};
 
@@ -70,6 +71,14 @@ impl<W: World> World for FirstUse<'_, W> {
 
     fn secret(&self, tenant_id: &TenantId, name: &str) -> Option<String> {
         self.world.secret(tenant_id, name)
+    }
+
+    fn signer(&self) -> Option<&Signer> {
+        self.world.signer()
+    }
+
+    fn public_origin(&self) -> Option<&str> {
+        self.world.public_origin()
     }
 
     async fn sleep(&self, ms: i64) {

@@ -6,7 +6,10 @@
 //!               └─► documents                            └─► flow · ports        problem, on any way out
 //! ```
 
+mod approvals;
 pub mod auth;
+mod callbacks;
+mod control;
 mod dead_letters;
 mod definitions;
 mod documents;
@@ -46,6 +49,8 @@ pub use routes::ROUTES;
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
+    /// Such as `https://dormouse.example`; none where it is not known.
+    pub origin: Option<String>,
     /// Percent-encoded.
     pub path: String,
     /// What follows the `?`, percent-encoded.
@@ -122,20 +127,29 @@ async fn answer<W: World>(
             query,
             body,
             span,
+            origin: request.origin.as_deref(),
         })
     };
     match found.route.to {
         To::Document(document) => documents::document(document, params, config),
         To::Tenant(least, act) => {
-            let (tenant_id, role) =
-                if act.is_of_the_desk() && auth::operator(config, headers).is_ok() {
-                    (stray::operator()?, auth::Role::Operator)
-                } else {
-                    auth::tenant(world, config, headers).await?
-                };
-            role.require(least)?;
+            let caller = if act.is_of_the_desk() && auth::operator(config, headers).is_ok() {
+                auth::Caller {
+                    tenant_id: stray::operator()?,
+                    role: auth::Role::Operator,
+                    name: stray::OPERATOR.to_owned(),
+                }
+            } else {
+                auth::tenant(world, config, headers).await?
+            };
+            caller.role.require(least)?;
             let call = call()?;
-            act_of_tenant(&call, &tenant_id, act).await
+            act_of_tenant(&call, &caller, act).await
+        }
+        To::Callback => {
+            let token = params.first().map_or("", String::as_str);
+            let claims = callbacks::claims(world, token)?;
+            callbacks::take(&call()?, claims).await
         }
         To::Operator(act) => {
             auth::operator(config, headers)?;
@@ -151,9 +165,10 @@ async fn answer<W: World>(
 
 async fn act_of_tenant<W: World>(
     call: &Call<'_, W>,
-    tenant_id: &TenantId,
+    caller: &auth::Caller,
     act: Act,
 ) -> Result<Response, Problem> {
+    let tenant_id = &caller.tenant_id;
     match act {
         Act::PutDefinition(kind) => definitions::put(call, tenant_id, kind).await,
         Act::ListDefinitions(kind) => definitions::list(call, tenant_id, kind).await,
@@ -163,7 +178,13 @@ async fn act_of_tenant<W: World>(
         Act::ListRuns => runs::list(call, tenant_id).await,
         Act::GetRun => runs::get(call, tenant_id).await,
         Act::RunEvents => runs::events(call, tenant_id).await,
-        Act::CancelRun => runs::cancel(call, tenant_id).await,
+        Act::Control(what) => control::control(call, tenant_id, what).await,
+        Act::Signal => control::signal(call, tenant_id).await,
+        Act::Diagnose => control::diagnosis(call, tenant_id).await,
+        Act::ListApprovals => approvals::list(call, tenant_id).await,
+        Act::GetApproval => approvals::get(call, tenant_id).await,
+        Act::Decide => approvals::decide(call, caller).await,
+        Act::MakeLink => approvals::link(call, tenant_id).await,
         Act::TakeEnvelopes => envelopes::take(call, tenant_id).await,
         Act::ListDeadLetters => dead_letters::list(call, tenant_id).await,
         Act::GetDeadLetter => dead_letters::get(call, tenant_id).await,
@@ -200,11 +221,18 @@ struct Call<'a, W> {
     body: Value,
     /// The `traceparent` of the request's own span.
     span: &'a str,
+    /// Where the request reached this service.
+    origin: Option<&'a str>,
 }
 
 impl<W> Call<'_, W> {
     fn param(&self, at: usize) -> &str {
         self.params.get(at).map_or("", String::as_str)
+    }
+
+    /// A text of the body.
+    fn text(&self, name: &str) -> Option<String> {
+        self.body.get(name)?.as_str().map(str::to_owned)
     }
 
     /// The run that the path names. What is no id names nothing.

@@ -7,6 +7,7 @@ use crate::decide::Refusal;
 use crate::flow::front::Refused;
 use crate::json::{self, Value, Violation};
 use crate::ports::Fault;
+use crate::words::Timestamp;
 use crate::words::limits::REQUEST_BODY_BYTES_MAX;
 
 use super::Response;
@@ -54,12 +55,20 @@ kinds! {
         "An entry of the run's log, at `seq`, cannot be read by this release. Nothing of the run is executed until one that can read it is deployed."
     ALREADY_SETTLED = 409 "already-settled" "The dead letter is settled"
         "Somebody settled the dead letter before: `dead_letter_status` tells how, `settled_at` when. The first settlement stands."
+    ALREADY_DECIDED = 409 "already-decided" "The approval is decided"
+        "Somebody decided the approval before, or it expired, or its run ended: `approval_status` tells which, `decided_by` and `decided_at` who and when. The first of these stands."
+    RUN_NOT_FAILED = 409 "run-not-failed" "The run cannot be retried"
+        "Only a failed run goes on from its failed step. `run_status` tells how the run is."
     NO_STEP = 409 "no-step" "The dead letter belongs to no step"
         "The dead letter holds an envelope that no run took, so there is no step to give a result to. Redeliver it or discard it."
     TENANT_EXISTS = 409 "tenant-exists" "The tenant exists"
         "There is a tenant of that id already."
     KEY_NOT_SHOWN = 409 "key-not-shown" "The key cannot be shown again"
         "The request was carried out before, and what was needed to show its key again has changed since. Revoke the key that `key_id` names, and make another."
+    CALLBACK_GONE = 410 "callback-gone" "The callback is of no use any more"
+        "The call was called back before, was replaced, or its run has ended. Nothing was changed, and asking again will not help."
+    LINK_GONE = 410 "link-gone" "The link has expired"
+        "The link to the approval was good for a time, and that is over. Ask whoever sent it for another."
     TOO_LARGE = 413 "too-large" "Too large"
         "The body, or a value in it, is larger than allowed. `limit_bytes` is the most, counted in encoded UTF-8 bytes. Nothing was done."
     UNSUPPORTED_MEDIA_TYPE = 415 "unsupported-media-type" "The body is not sent as JSON"
@@ -68,6 +77,16 @@ kinds! {
         "The body asks for no run that could be started. `errors` names the places. Nothing was done."
     INVALID_CANCEL = 422 "invalid-cancel" "The request to cancel is wrong"
         "`errors` names the places in the body. Nothing was done."
+    INVALID_CONTROL = 422 "invalid-control" "The request to pause, resume or retry is wrong"
+        "`errors` names the places in the body. Nothing was done."
+    INVALID_SIGNAL = 422 "invalid-signal" "The signal is wrong"
+        "`errors` names the places in the body, or in the path. Nothing was stored."
+    INVALID_DECISION = 422 "invalid-decision" "The approval cannot be decided so"
+        "`errors` names the places in the body; the data of a decision must fit the approval's schema. The approval stays pending."
+    INVALID_LINK = 422 "invalid-link" "The link cannot be made as asked"
+        "`errors` names the places in the body. Nothing was done."
+    INVALID_CALLBACK = 422 "invalid-callback" "The callback is wrong"
+        "`errors` names the places in the body; a result must fit the tool's `result` schema. The callback is still awaited."
     INVALID_TOOL = 422 "invalid-tool" "The tool's definition is wrong"
         "`errors` names the places in the body. Nothing was stored."
     INVALID_AGENT = 422 "invalid-agent" "The agent's definition is wrong"
@@ -82,6 +101,8 @@ kinds! {
         "`errors` names the places in the body. Nothing was done."
     IDEMPOTENCY_KEY_REUSED = 422 "idempotency-key-reused" "The Idempotency-Key belongs to another request"
         "The Idempotency-Key was used on this route with another body. A new request needs a new key."
+    MAILBOX_FULL = 429 "mailbox-full" "The run takes no more signals for now"
+        "More signals wait in the run's mailbox than it may keep. None is lost; this one was not stored. Ask again after Retry-After."
     INTERNAL = 500 "internal" "Something is broken here"
         "The request met a defect or a bound of the service. It may or may not have been carried out; with the same Idempotency-Key it is safe to ask again."
     UNAVAILABLE = 503 "unavailable" "Not available for a moment"
@@ -186,6 +207,19 @@ impl Problem {
                     .with("run_status", status)
             }
             Refusal::AlreadySettled { status, at } => Self::already_settled(status, at.to_string()),
+            Refusal::AlreadyDecided {
+                status,
+                decided_by,
+                at,
+            } => Self::already_decided(&status, decided_by.as_deref(), Some(at)),
+            Refusal::NotRetryable { status, message } => {
+                Self::new(RUN_NOT_FAILED, format!("the run is {status}: {message}"))
+                    .with("run_status", status)
+            }
+            Refusal::Gone { message } => Self::new(CALLBACK_GONE, message),
+            Refusal::MailboxFull { message } => {
+                Self::new(MAILBOX_FULL, message).header("retry-after", "10")
+            }
             Refusal::KeyReused => Self::key_reused(),
             Refusal::Invalid { violations } => Self::invalid(invalid, violations),
             Refusal::Frozen { seq, message } => {
@@ -216,6 +250,19 @@ impl Problem {
         )
         .with("dead_letter_status", status)
         .with("settled_at", at)
+    }
+
+    pub fn already_decided(status: &str, by: Option<&str>, at: Option<Timestamp>) -> Self {
+        let at = at.map(|at| at.to_string());
+        let who = by.map_or(String::new(), |by| format!(" by {by}"));
+        let when = at.as_ref().map_or(String::new(), |at| format!(" at {at}"));
+        Self::new(
+            ALREADY_DECIDED,
+            format!("the approval is {status}{who}{when}"),
+        )
+        .with("approval_status", status)
+        .with("decided_by", by)
+        .with("decided_at", at)
     }
 
     pub fn key_reused() -> Self {
@@ -284,7 +331,6 @@ pub fn violations(violations: &[Violation]) -> Value {
 mod tests {
     use super::*;
     use crate::schema;
-    use crate::words::Timestamp;
 
     #[test]
     fn types_are_named_once_and_well() {

@@ -1,5 +1,6 @@
 //! Which path leads where, and who may go there: the one table of routes.
 
+use crate::decide::Control;
 use crate::ports::DefinitionKind;
 
 use super::auth::Role;
@@ -35,6 +36,8 @@ pub enum To {
     Tenant(Role, Act),
     /// The holder of `ADMIN_TOKEN`.
     Operator(OperatorAct),
+    /// The holder of a callback's token, which is in the path.
+    Callback,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +58,13 @@ pub enum Act {
     ListRuns,
     GetRun,
     RunEvents,
-    CancelRun,
+    Control(Control),
+    Signal,
+    Diagnose,
+    ListApprovals,
+    GetApproval,
+    Decide,
+    MakeLink,
     TakeEnvelopes,
     ListDeadLetters,
     GetDeadLetter,
@@ -157,6 +166,7 @@ const fn document(path: &'static str, document: Document) -> Route {
 
 /// Every route.
 pub const ROUTES: &[Route] = {
+    use crate::decide::Control::{Cancel, Pause, Resume, Retry};
     use Act::*;
     use BodyRule::{Optional, Required, Unread};
     use DefinitionKind::{Agent, Tool};
@@ -189,7 +199,57 @@ pub const ROUTES: &[Route] = {
             &["after", "cursor", "limit"],
             RunEvents,
         ),
-        post("/v1/runs/{run_id}/cancel", Optional, Operator, CancelRun),
+        get("/v1/runs/{run_id}/diagnosis", &[], Diagnose),
+        post(
+            "/v1/runs/{run_id}/signals/{name}",
+            Optional,
+            Operator,
+            Signal,
+        ),
+        post(
+            "/v1/runs/{run_id}/cancel",
+            Optional,
+            Operator,
+            Control(Cancel),
+        ),
+        post(
+            "/v1/runs/{run_id}/pause",
+            Optional,
+            Operator,
+            Control(Pause),
+        ),
+        post(
+            "/v1/runs/{run_id}/resume",
+            Optional,
+            Operator,
+            Control(Resume),
+        ),
+        post(
+            "/v1/runs/{run_id}/retry",
+            Optional,
+            Operator,
+            Control(Retry),
+        ),
+        get(
+            "/v1/approvals",
+            &["status", "run_id", "limit", "cursor"],
+            ListApprovals,
+        ),
+        get("/v1/approvals/{approval_id}", &[], GetApproval),
+        post("/v1/approvals/{approval_id}", Required, Operator, Decide),
+        post(
+            "/v1/approvals/{approval_id}/links",
+            Optional,
+            Operator,
+            MakeLink,
+        ),
+        Route {
+            method: "POST",
+            path: "/v1/callbacks/{token}",
+            query: &[],
+            body: Required,
+            to: To::Callback,
+        },
         post("/v1/envelopes", Required, Developer, TakeEnvelopes),
         get(
             "/v1/dead-letters",

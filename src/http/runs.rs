@@ -1,4 +1,4 @@
-//! Runs: started, found, looked at, cancelled.
+//! Runs: started, found, looked at.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use crate::words::{Name, RunId, TenantId, Timestamp};
 
 use super::headers::LogForm;
 use super::page::{bad_cursor, digits, page};
-use super::problem::{INVALID_CANCEL, INVALID_RUN, Kind, NOT_ACCEPTABLE, Problem};
+use super::problem::{INVALID_RUN, Kind, NOT_ACCEPTABLE, Problem};
 use super::{Call, Response, fits, unexpected};
 
 const STATUSES: [&str; 8] = [
@@ -54,6 +54,7 @@ pub async fn start<W: World>(
         body: call.body.clone(),
         request,
         traceparent: Some(call.span.to_owned()),
+        origin: call.origin.map(str::to_owned),
     };
     let started = start_run(call.world, start).await;
     let started = started.map_err(|refused| Problem::refused(refused, INVALID_RUN))?;
@@ -276,29 +277,6 @@ async fn log_page<W: World>(
         last_seq,
         next: (reached < last_seq).then_some(reached),
     })
-}
-
-pub async fn cancel<W: World>(
-    call: &Call<'_, W>,
-    tenant_id: &TenantId,
-) -> Result<Response, Problem> {
-    let run_id = call.run_id()?;
-    let request = call.request_ref(format!("POST /v1/runs/{run_id}/cancel"))?;
-    schema::validate("cancel-request", &call.body)
-        .map_err(|errors| Problem::invalid(INVALID_CANCEL, errors))?;
-    let comment = call
-        .body
-        .get("comment")
-        .and_then(Value::as_str)
-        .map(str::to_owned);
-    let op = RunOp::Cancel { comment, request };
-    match ask(call.world, tenant_id, &run_id, op, INVALID_CANCEL).await? {
-        RunResult::Done {
-            replayed,
-            shown: Some(shown),
-        } => Ok(Response::json(200, shown.get().to_owned()).replayed(replayed)),
-        _ => Err(unexpected_of_run("cancel", &run_id)),
-    }
 }
 
 /// Asks a run's object; a refusal is a problem.

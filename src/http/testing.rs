@@ -9,6 +9,7 @@ use crate::flow::home::{Home, LogStore};
 use crate::json::{self, Value};
 use crate::ports::{Failpoint, Fault, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World};
 use crate::run::Row;
+use crate::signed::Signer;
 use crate::tenant::testing::Db;
 use crate::tool::{Answer, OutboundRequest, Transport, TransportKind};
 use crate::words::{RunId, TenantId, Timestamp, sha256};
@@ -19,7 +20,7 @@ pub const DEV: &str = "dev-key";
 pub const ADMIN: &str = "operator-token";
 
 #[derive(Default)]
-pub struct Log(RefCell<Vec<Row>>);
+pub struct Log(RefCell<Vec<Row>>, Cell<bool>);
 
 impl LogStore for Log {
     fn load(&self) -> Result<Vec<Row>, Fault> {
@@ -40,10 +41,24 @@ impl LogStore for Log {
     fn set_alarm(&self, _: Timestamp) -> Result<(), Fault> {
         Ok(())
     }
+
+    fn clear_alarm(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn bar(&self, _: &TenantId, _: &RunId) -> Result<(), Fault> {
+        self.1.set(true);
+        Ok(())
+    }
+
+    fn is_barred(&self, _: &TenantId, _: &RunId) -> Result<bool, Fault> {
+        Ok(self.1.get())
+    }
 }
 
 pub struct Fake {
     pub config: Config,
+    signer: Signer,
     now: Cell<Timestamp>,
     drawn: Cell<u64>,
     pub runs: RefCell<BTreeMap<RunId, (Home, Log)>>,
@@ -63,6 +78,7 @@ impl Fake {
         };
         Self {
             config,
+            signer: Signer::new([ADMIN.to_owned()]).unwrap(),
             now: Cell::new(Timestamp::from_ms(1_800_000_000_000)),
             drawn: Cell::new(0),
             runs: RefCell::default(),
@@ -145,6 +161,10 @@ impl World for Fake {
         None
     }
 
+    fn signer(&self) -> Option<&Signer> {
+        Some(&self.signer)
+    }
+
     async fn sleep(&self, _: i64) {}
 
     fn keeps_every_outcome(&self) -> bool {
@@ -193,6 +213,7 @@ impl Fake {
         );
         let request = Request {
             method: method.to_owned(),
+            origin: Some("https://dormouse.example".to_owned()),
             path: path.to_owned(),
             query,
             headers: all,
@@ -228,7 +249,13 @@ impl Fake {
         let (schema, is_list) = match (found.route.method, found.route.path) {
             ("GET", "/v1/runs") => ("run-summary", true),
             ("GET", "/v1/runs/{run_id}/events") => ("log-entry", true),
+            (_, "/v1/runs/{run_id}/diagnosis") => ("diagnosis", false),
+            (_, "/v1/runs/{run_id}/signals/{name}") => ("accepted-signal", false),
             (_, path) if path.starts_with("/v1/runs") => ("run", false),
+            ("GET", "/v1/approvals") => ("approval", true),
+            (_, "/v1/approvals/{approval_id}") => ("approval", false),
+            (_, "/v1/approvals/{approval_id}/links") => ("approval-link", false),
+            (_, "/v1/callbacks/{token}") => ("accepted-callback", false),
             (_, "/v1/tools") => ("stored-tool", true),
             (_, "/v1/tools/{name}") => ("stored-tool", false),
             (_, "/v1/agents/{name}") => ("stored-agent", false),

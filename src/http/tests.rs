@@ -64,7 +64,7 @@ fn every_route_but_the_documents_wants_its_key() {
     let unauthorized = fake.call("GET /v1/runs", "", "");
     for route in ROUTES {
         let line = format!("{} {}", route.method, route.path.replace(['{', '}'], "x"));
-        if let To::Document(_) = route.to {
+        if let To::Document(_) | To::Callback = route.to {
             assert_ne!(fake.call(&line, "", "").status, 401, "{line}");
             continue;
         }
@@ -126,6 +126,11 @@ fn what_is_anothers_is_as_what_is_missing() {
     );
     fake.call("PUT /v1/tools/pay2", &ours, TOOL);
     let (run_id, letter) = blocked_run(&fake, &ours);
+    let approval = {
+        let plan = r#"{"plan":{"steps":[{"id":"a","approval":{"prompt":"Well?"}}]}}"#;
+        let asking = read(&fake.call("POST /v1/runs", &ours, plan));
+        text(&asking["waiting_for"][0]["approval_id"])
+    };
     let stray = {
         let body = requested(&format!("run_{UUID}"), 0, "pay");
         let rejected = read(&fake.call("POST /v1/envelopes", &ours, &body));
@@ -135,7 +140,9 @@ fn what_is_anothers_is_as_what_is_missing() {
     let not_found = fake.call("GET /v1/tools/missing", &theirs, "").body;
     for route in ROUTES {
         let To::Tenant(..) = route.to else { continue };
-        let (own, missing, malformed): (&[&str], _, _) = if route.path.contains("{run_id}") {
+        let (own, missing, malformed): (&[&str], _, _) = if route.path.contains("{approval_id}") {
+            (&[&approval], format!("apr_{UUID}"), "apr_1")
+        } else if route.path.contains("{run_id}") {
             (&[&run_id], format!("run_{UUID}"), "run_1")
         } else if route.path.contains("{dead_letter_id}") {
             (&[&letter, &stray], format!("dl_{UUID}"), "a%2Fb")
@@ -149,18 +156,15 @@ fn what_is_anothers_is_as_what_is_missing() {
             );
             continue;
         };
-        let body = if route.path.ends_with("/resolve") {
-            r#"{"result":1}"#
-        } else {
-            ""
+        let body = match route.path {
+            path if path.ends_with("/resolve") => r#"{"result":1}"#,
+            "/v1/approvals/{approval_id}" if route.method == "POST" => r#"{"decision":"approved"}"#,
+            _ => "",
         };
         for id in own.iter().copied().chain([missing.as_str(), malformed]) {
             let (start, rest) = route.path.split_once('{').unwrap();
-            let line = format!(
-                "{} {start}{id}{}",
-                route.method,
-                rest.split_once('}').unwrap().1
-            );
+            let rest = rest.split_once('}').unwrap().1.replace(['{', '}'], "");
+            let line = format!("{} {start}{id}{rest}", route.method);
             let response = fake.call(&line, &theirs, body);
             assert_eq!(
                 (response.status, &response.body),
@@ -297,6 +301,7 @@ fn a_request_is_refused_at_the_door() {
         );
     }
     let request = Request {
+        origin: None,
         method: "POST".into(),
         path: "/v1/runs".into(),
         query: None,
@@ -560,7 +565,7 @@ fn definitions_have_versions() {
         ),
         (
             "PUT /v1/tools/a",
-            r#"{"http":{"url":"https://a.example"},"requires_approval":true}"#,
+            r#"{"http":{"url":"https://a.example"},"requires_approval":"yes"}"#,
             "/requires_approval",
         ),
         (
@@ -575,8 +580,8 @@ fn definitions_have_versions() {
         ),
         (
             "PUT /v1/agents/a",
-            r#"{"planner":{"kind":"plan","steps":[{"id":"a","wait_for":"x"}]}}"#,
-            "/planner/steps/0",
+            r#"{"planner":{"kind":"plan","steps":[{"id":"a","approval":{"prompt":"?","schema":{"type":1}}}]}}"#,
+            "/planner/steps/0/approval/schema/type",
         ),
     ] {
         let (status, problem) = fake.dev(line, body);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::json::{self, Json, Value, Violation};
-use crate::words::{DeadLetterId, Timestamp};
+use crate::words::{ApprovalId, DeadLetterId, RunId, Timestamp};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
@@ -47,6 +47,31 @@ pub enum Event {
         request: Option<RequestRef>,
     },
 
+    /// Nothing new is begun until the run is resumed. What is under way, and what comes from outside,
+    /// is recorded meanwhile.
+    #[serde(rename = "run.paused")]
+    RunPaused {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        comment: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<RequestRef>,
+    },
+    #[serde(rename = "run.resumed")]
+    RunResumed {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        comment: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<RequestRef>,
+    },
+    /// A failed run goes on from the steps that failed it. The only event that follows an end.
+    #[serde(rename = "run.retried")]
+    RunRetried {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        comment: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<RequestRef>,
+    },
+
     /// A step's intent, recorded before anything acts on it. The payload is exactly this pair: the
     /// step's idempotency key is made from it.
     #[serde(rename = "tool.requested")]
@@ -58,6 +83,9 @@ pub enum Event {
         token: u64,
         lease_until: Timestamp,
         purpose: Purpose,
+        /// Of a call that a person approved: the digest of the arguments as they are sent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arguments_digest: Option<String>,
     },
     /// The holder is alive and needs longer.
     #[serde(rename = "tool.lease_extended")]
@@ -104,17 +132,107 @@ pub enum Event {
     #[serde(rename = "plan.failed")]
     PlanFailed { message: String },
 
-    /// A timer runs until `until`.
+    /// Something is awaited, until `until` where that is bounded.
     #[serde(rename = "wait.started")]
-    WaitStarted { kind: WaitKind, until: Timestamp },
+    WaitStarted {
+        kind: WaitKind,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+        /// The signals of which the first is awaited.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        names: Vec<String>,
+    },
     #[serde(rename = "wait.ended")]
-    WaitEnded { kind: WaitKind },
+    WaitEnded {
+        kind: WaitKind,
+        outcome: WaitOutcome,
+    },
+
+    /// Kept in the mailbox until a step waits for it.
+    #[serde(rename = "signal.received")]
+    SignalReceived {
+        name: String,
+        payload: Json,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<RequestRef>,
+    },
+    /// A step took the signal that entry `received_seq` recorded.
+    #[serde(rename = "signal.consumed")]
+    SignalConsumed { name: String, received_seq: u64 },
+
+    /// A tool that had answered 202 reports how its attempt went.
+    #[serde(rename = "callback.received")]
+    CallbackReceived {
+        attempt: u32,
+        status: CallbackStatus,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<RequestRef>,
+    },
+
+    /// A person is asked. With `tool`, for leave to call it with exactly the arguments that the step
+    /// has recorded, whose digest this is.
+    #[serde(rename = "approval.requested")]
+    ApprovalRequested {
+        approval_id: ApprovalId,
+        prompt: String,
+        /// For the data that the decision carries.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        schema: Option<Json>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tool: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arguments_digest: Option<String>,
+    },
+    #[serde(rename = "approval.decided")]
+    ApprovalDecided {
+        approval_id: ApprovalId,
+        decision: Decision,
+        data: Json,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        comment: Option<String>,
+        decided_by: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arguments_digest: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<RequestRef>,
+    },
+    /// Nobody decided in time.
+    #[serde(rename = "approval.expired")]
+    ApprovalExpired { approval_id: ApprovalId },
+
+    /// A child run is wanted: recorded before it exists, so that it can be called off at any time.
+    #[serde(rename = "child.requested")]
+    ChildRequested {
+        run_id: RunId,
+        /// `name` or `name@version`.
+        agent: String,
+        input: Json,
+    },
+    #[serde(rename = "child.started")]
+    ChildStarted {
+        run_id: RunId,
+        /// `name@version`.
+        agent: String,
+    },
+    #[serde(rename = "child.ended")]
+    ChildEnded {
+        run_id: RunId,
+        status: ChildStatus,
+        output: Json,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<RunError>,
+    },
 
     /// What a plan told the world; its subscribers hear of it from the log.
     #[serde(rename = "event.emitted")]
     EventEmitted { r#type: String, data: Json },
     #[serde(rename = "step.skipped")]
     StepSkipped { reason: SkipReason },
+    /// A step that is no call of a tool did not succeed.
+    #[serde(rename = "step.failed")]
+    StepFailed { error: StepError },
     #[serde(rename = "step.cancelled")]
     StepCancelled {},
 
@@ -148,6 +266,29 @@ pub struct RunCreated {
     /// The `traceparent` of the request that started the run: a link, not a parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_by: Option<String>,
+    /// Whose child it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// Where this service was reached when the run was started, such as `https://dormouse.example`:
+    /// what callbacks are addressed to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+}
+
+/// The step that a run is the child of, and what it inherits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parent {
+    pub run_id: RunId,
+    pub step_index: u32,
+    /// The run at the top of the tree: what bounds the number of its descendants.
+    pub root_run_id: RunId,
+    /// Runs above this one, from 1.
+    pub depth: u32,
+    /// Levels that may be below this one.
+    pub depth_left: u32,
+    /// When the parent must have ended, and this run with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -179,6 +320,41 @@ pub enum WaitSource {
 #[serde(rename_all = "snake_case")]
 pub enum WaitKind {
     Sleep,
+    Signal,
+    Callback,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitOutcome {
+    /// A sleep was over.
+    Elapsed,
+    /// What was awaited came.
+    Received,
+    TimedOut,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallbackStatus {
+    Succeeded,
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    Approved,
+    Rejected,
+}
+
+/// How a child run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChildStatus {
+    Completed,
+    Failed,
+    Cancelled,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -222,6 +398,7 @@ pub enum DeadLetterReason {
     InvalidResult,
     FanOutLimit,
     Undeliverable,
+    ChildFailed,
 }
 
 /// How a person settled a dead letter.
@@ -267,6 +444,35 @@ impl DeadLetterReason {
             Self::InvalidResult => "invalid_result",
             Self::FanOutLimit => "fan_out_limit",
             Self::Undeliverable => "undeliverable",
+            Self::ChildFailed => "child_failed",
+        }
+    }
+}
+
+impl CallbackStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Decision {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Approved => "approved",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+impl ChildStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
         }
     }
 }
@@ -283,7 +489,7 @@ impl Settlement {
 
 impl Event {
     /// Whether the tenant's index must hear of it at once: the run came to rest or ended, or a dead
-    /// letter changed.
+    /// letter or an approval changed.
     pub fn is_shown(&self) -> bool {
         matches!(
             self,
@@ -293,6 +499,12 @@ impl Event {
                 | Self::RunFailed { .. }
                 | Self::RunCancelRequested { .. }
                 | Self::RunCancelled { .. }
+                | Self::RunPaused { .. }
+                | Self::RunResumed { .. }
+                | Self::RunRetried { .. }
+                | Self::ApprovalRequested { .. }
+                | Self::ApprovalDecided { .. }
+                | Self::ApprovalExpired { .. }
                 | Self::DeadLetterOpened { .. }
                 | Self::DeadLetterSettled { .. }
         )
@@ -301,15 +513,19 @@ impl Event {
     /// The `event_type` and the `payload` of the event's envelope.
     pub fn parts(&self) -> Result<(String, Value), EventError> {
         // By way of text: `serde_json::to_value` would respell the exponents of numbers.
-        let text = serde_json::to_string(self).map_err(|e| EventError(e.to_string()))?;
-        match json::read(text.as_bytes()) {
-            Ok(Value::Object(members)) => members
-                .into_iter()
-                .next()
-                .ok_or_else(|| EventError("it has no type".into())),
-            Ok(_) => Err(EventError("it is not an object".into())),
-            Err(faults) => Err(EventError(json::sentence(&faults))),
-        }
+        parts_of(&serde_json::to_string(self).map_err(|e| EventError(e.to_string()))?)
+    }
+}
+
+/// The `event_type` and the `payload` of an event in its stored form.
+pub(super) fn parts_of(text: &str) -> Result<(String, Value), EventError> {
+    match json::read_stored(text.as_bytes()) {
+        Ok(Value::Object(members)) => members
+            .into_iter()
+            .next()
+            .ok_or_else(|| EventError("it has no type".into())),
+        Ok(_) => Err(EventError("it is not an object".into())),
+        Err(faults) => Err(EventError(json::sentence(&faults))),
     }
 }
 

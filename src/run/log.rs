@@ -4,19 +4,22 @@
 //! key is the sequence number of its first entry.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::envelope::{self, SCHEMA_VERSION};
 use crate::json::{self, Value};
 use crate::words::limits::ROW_BYTES_MAX;
 use crate::words::{EventId, RunId, TenantId, Timestamp, TraceId, sha256_hex};
 
-use super::event::{Event, EventError};
+use super::event::{self, Event, EventError};
+use super::upcast;
 
 /// The `prev_hash` of a log's first entry.
 pub const ZERO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// The version of the stored form. A row of another version is not guessed at.
-const ROW_VERSION: u32 = 1;
+/// The version of the stored form. An older one is brought up to it as it is read; a newer one is
+/// not guessed at.
+const ROW_VERSION: u32 = 2;
 
 /// Whose log it is: stored once, in the first row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,20 +103,6 @@ impl Recorded {
         envelope::idempotency_key(run_id, self.step, &payload)
     }
 
-    /// The entry as a client reads it: an envelope with `seq`, `prev_hash` and `hash`.
-    pub fn entry(
-        &self,
-        identity: &Identity,
-        seq: u64,
-        prev_hash: &str,
-    ) -> Result<Value, EventError> {
-        let mut entry = self.unhashed_entry(identity, seq, prev_hash)?;
-        if let Value::Object(members) = &mut entry {
-            members.insert("hash".into(), Value::String(self.hash.clone()));
-        }
-        Ok(entry)
-    }
-
     fn unhashed_entry(
         &self,
         identity: &Identity,
@@ -121,24 +110,51 @@ impl Recorded {
         prev_hash: &str,
     ) -> Result<Value, EventError> {
         let (event_type, payload) = self.event.parts()?;
+        let place = Place {
+            identity,
+            seq,
+            at: self.at,
+            step: self.step,
+        };
+        Ok(place.unhashed_entry(event_type, payload, prev_hash))
+    }
+}
+
+/// Where in which log an entry stands.
+struct Place<'a> {
+    identity: &'a Identity,
+    seq: u64,
+    at: Timestamp,
+    step: Option<u32>,
+}
+
+impl Place<'_> {
+    /// The entry's envelope, all of it but its own hash.
+    fn unhashed_entry(&self, event_type: String, payload: Value, prev_hash: &str) -> Value {
+        let Place {
+            identity,
+            seq,
+            at,
+            step,
+        } = *self;
         let mut members = serde_json::Map::new();
         let mut put = |name: &str, value: Value| members.insert(name.to_owned(), value);
         put("schema_version", SCHEMA_VERSION.into());
-        put("event_id", event_id(identity, seq, self.at).as_str().into());
+        put("event_id", event_id(identity, seq, at).as_str().into());
         put("event_type", event_type.into());
         put("tenant_id", identity.tenant_id.as_str().into());
         put("trace_id", identity.trace_id.as_str().into());
         put("run_id", identity.run_id.as_str().into());
-        put("step_index", self.step.map_or(Value::Null, Value::from));
+        put("step_index", step.map_or(Value::Null, Value::from));
         put(
             "idempotency_key",
-            envelope::idempotency_key(&identity.run_id, self.step, &payload).into(),
+            envelope::idempotency_key(&identity.run_id, step, &payload).into(),
         );
-        put("timestamp", self.at.to_string().into());
+        put("timestamp", at.to_string().into());
         put("payload", payload);
         put("seq", seq.into());
         put("prev_hash", prev_hash.into());
-        Ok(Value::Object(members))
+        Value::Object(members)
     }
 }
 
@@ -177,10 +193,8 @@ pub fn rows(
     rows.into_iter()
         .enumerate()
         .map(|(number, (seq, texts, _))| {
-            let raw = |text: String| {
-                serde_json::value::RawValue::from_string(text)
-                    .map_err(|e| EventError(e.to_string()))
-            };
+            let raw =
+                |text: String| RawValue::from_string(text).map_err(|e| EventError(e.to_string()));
             let body = RowBody {
                 v: ROW_VERSION,
                 run: (seq == 1).then(|| identity.clone()),
@@ -206,19 +220,17 @@ pub fn read_row(row: &Row) -> Result<ReadRow, Corrupt> {
         seq: row.seq,
         message,
     };
-    let body: RowBody<Vec<Box<serde_json::value::RawValue>>> =
-        serde_json::from_str(&row.body).map_err(|e| corrupt(e.to_string()))?;
-    if body.v != ROW_VERSION {
-        return Err(corrupt(format!(
-            "stored form {} is not known to this release",
-            body.v
-        )));
-    }
+    let body = read_body(row)?;
     let mut entries = Vec::with_capacity(body.entries.len());
     for raw in body.entries {
-        let mut recorded: Recorded =
-            serde_json::from_str(raw.get()).map_err(|e| corrupt(e.to_string()))?;
-        recorded.bytes = raw.get().len();
+        let text = raw.get();
+        let read = |text: &str| serde_json::from_str::<Recorded>(text);
+        let mut recorded = match upcast::to_present(body.v, text).map_err(corrupt)? {
+            Some(present) => read(&present),
+            None => read(text),
+        }
+        .map_err(|e| corrupt(e.to_string()))?;
+        recorded.bytes = text.len();
         entries.push(recorded);
     }
     Ok(ReadRow {
@@ -227,4 +239,72 @@ pub fn read_row(row: &Row) -> Result<ReadRow, Corrupt> {
         more: body.more,
         entries,
     })
+}
+
+/// Whose log a first row begins, as far as it can be read.
+pub fn identity(row: &Row) -> Option<Identity> {
+    #[derive(Deserialize)]
+    struct Whose {
+        run: Option<Identity>,
+    }
+    serde_json::from_str::<Whose>(&row.body).ok()?.run
+}
+
+fn read_body(row: &Row) -> Result<RowBody<Vec<Box<RawValue>>>, Corrupt> {
+    let corrupt = |message: String| Corrupt {
+        seq: row.seq,
+        message,
+    };
+    let body: RowBody<Vec<Box<RawValue>>> =
+        serde_json::from_str(&row.body).map_err(|e| corrupt(e.to_string()))?;
+    if !(1..=ROW_VERSION).contains(&body.v) {
+        return Err(corrupt(format!(
+            "stored form {} is not known to this release, which reads 1 to {ROW_VERSION}",
+            body.v
+        )));
+    }
+    Ok(body)
+}
+
+/// An entry as it was stored: what its hash was made of, whatever the release at hand would write.
+#[derive(Deserialize)]
+struct StoredEntry {
+    at: Timestamp,
+    #[serde(default)]
+    step: Option<u32>,
+    event: Box<RawValue>,
+    hash: String,
+}
+
+/// The entries of a row as clients read them: envelopes with `seq`, `prev_hash` and `hash`.
+/// `prev_hash` is that of the row's first entry, and becomes that of the next row's.
+pub fn shown_entries(
+    identity: &Identity,
+    row: &Row,
+    prev_hash: &mut String,
+) -> Result<Vec<Value>, Corrupt> {
+    let corrupt = |message: String| Corrupt {
+        seq: row.seq,
+        message,
+    };
+    let mut shown = Vec::new();
+    for (offset, raw) in read_body(row)?.entries.iter().enumerate() {
+        let stored: StoredEntry =
+            serde_json::from_str(raw.get()).map_err(|e| corrupt(e.to_string()))?;
+        let (event_type, payload) =
+            event::parts_of(stored.event.get()).map_err(|e| corrupt(e.to_string()))?;
+        let place = Place {
+            identity,
+            seq: row.seq.saturating_add(offset as u64),
+            at: stored.at,
+            step: stored.step,
+        };
+        let mut entry = place.unhashed_entry(event_type, payload, prev_hash);
+        if let Value::Object(members) = &mut entry {
+            members.insert("hash".into(), Value::String(stored.hash.clone()));
+        }
+        *prev_hash = stored.hash;
+        shown.push(entry);
+    }
+    Ok(shown)
 }

@@ -1,12 +1,18 @@
 //! The book of one run: the facts in its log, and what they add up to.
 
 pub mod event;
+mod upcast;
 pub mod log;
 pub mod step;
+pub mod approval;
+pub mod mailbox;
 pub mod state;
+mod apply;
 pub mod fold;
 pub mod view;
+pub mod diagnosis;
 
+pub use approval::Approval;
 pub use event::Event;
 pub use log::{Corrupt, Identity, Recorded, Row};
 pub use state::{State, Status};

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::json::{Json, Violation};
+use crate::json::{self, Json, Violation};
 use crate::tool::Tool;
-use crate::words::{DeadLetterId, Timestamp};
+use crate::words::{ApprovalId, DeadLetterId, RunId, Timestamp, sha256_hex};
 
-use super::event::{DeadLetterReason, Purpose, Settlement, StepError};
+use super::event::{ChildStatus, DeadLetterReason, Purpose, Settlement, StepError};
 
 /// A step and where it is in its life.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,9 +29,29 @@ pub struct Step {
     pub previous_wait_ms: Option<i64>,
     /// Verify requests made since the outcome became unknown.
     pub verifications: u32,
+    /// The last attempt whose callback came: each attempt has one.
+    pub called_back: u32,
+    /// The digest of the arguments that a person approved.
+    pub approved: Option<String>,
+    /// Its arguments could not be made: what its intent holds is what the plan says, unfilled.
+    pub unfilled: bool,
+    pub child: Option<Child>,
     pub history: Vec<Attempt>,
     pub result: Json,
     pub error: Option<StepError>,
+}
+
+/// The child run that a step asked for last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Child {
+    pub run_id: RunId,
+    /// `name` or `name@version`.
+    pub agent: String,
+    pub input: Json,
+    pub requested_at: Timestamp,
+    /// Whether it is known to exist.
+    pub started: bool,
+    pub ended: Option<ChildStatus>,
 }
 
 /// Where a step is in its life. Each phase that is not an end names what wakes it.
@@ -49,12 +69,32 @@ pub enum Phase {
     },
     /// Woken by the alarm at `at`.
     Retrying {
+        since: Timestamp,
         at: Timestamp,
     },
     /// Woken by the alarm at `until`.
     Sleeping {
+        since: Timestamp,
         until: Timestamp,
     },
+    /// Woken by a signal of one of these names, and by the alarm at `until`.
+    AwaitingSignal {
+        since: Timestamp,
+        until: Option<Timestamp>,
+        names: Vec<String>,
+    },
+    /// Woken by a person's decision, and by the alarm when the approval expires.
+    AwaitingApproval {
+        approval_id: ApprovalId,
+        until: Option<Timestamp>,
+    },
+    /// Woken by its tool, and by the alarm at `until`.
+    AwaitingCallback {
+        since: Timestamp,
+        until: Timestamp,
+    },
+    /// Woken by the end of its child run. Until that exists, by a queue message that asks for it.
+    AwaitingChild,
     /// Woken by a person who settles the dead letter.
     DeadLettered {
         dead_letter_id: DeadLetterId,
@@ -83,6 +123,13 @@ pub struct Request {
     pub at: Timestamp,
     /// The log entry that recorded it.
     pub seq: u64,
+}
+
+impl Request {
+    /// SHA-256 of the canonical JSON of the arguments, 64 hex digits.
+    pub fn arguments_digest(&self) -> String {
+        sha256_hex(json::canonical(&self.arguments).as_bytes())
+    }
 }
 
 /// One line of a dead letter's history.
@@ -139,6 +186,10 @@ impl Step {
             losses: 0,
             previous_wait_ms: None,
             verifications: 0,
+            called_back: 0,
+            approved: None,
+            unfilled: false,
+            child: None,
             history: Vec::new(),
             result: Json::null(),
             error: None,
@@ -159,6 +210,16 @@ impl Step {
             self.phase,
             Phase::Ready { .. } | Phase::Running { .. } | Phase::Retrying { .. }
         )
+    }
+
+    /// When the alarm must look at it: a lease, a timer.
+    pub fn due(&self) -> Option<Timestamp> {
+        match &self.phase {
+            Phase::Running { lease } => Some(lease.until),
+            Phase::Sleeping { until, .. } | Phase::AwaitingCallback { until, .. } => Some(*until),
+            Phase::AwaitingSignal { until, .. } | Phase::AwaitingApproval { until, .. } => *until,
+            _ => None,
+        }
     }
 
     pub fn lease(&self) -> Option<&Lease> {
@@ -188,7 +249,11 @@ impl Step {
             Phase::Pending | Phase::Ready { .. } => "scheduled",
             Phase::Running { .. } => "running",
             Phase::Retrying { .. } => "retrying",
-            Phase::Sleeping { .. } => "waiting",
+            Phase::Sleeping { .. }
+            | Phase::AwaitingSignal { .. }
+            | Phase::AwaitingApproval { .. }
+            | Phase::AwaitingCallback { .. }
+            | Phase::AwaitingChild => "waiting",
             Phase::DeadLettered { .. } => "dead_lettered",
             Phase::Completed => "completed",
             Phase::Failed => "failed",

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::json::{Json, Value, Violation};
-use crate::words::{DeadLetterId, RunId, Timestamp, TraceId};
+use crate::words::{ApprovalId, DeadLetterId, RunId, Timestamp, TraceId};
 
+use super::approval::{Approval, Verdict};
 use super::event::{RunError, StepError};
-use super::log::{Corrupt, Identity, Row, ZERO_HASH, read_row};
+use super::log::{self, Corrupt, Identity, Row, ZERO_HASH};
 use super::state::State;
 use super::step::{Attempt, DeadLetter, Phase, Step};
 
@@ -28,6 +29,9 @@ pub struct RunView<'a> {
     ended_at: Option<Timestamp>,
     steps: Vec<StepView<'a>>,
     waiting_for: Vec<WaitingFor<'a>>,
+    mailbox: Vec<Unread<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<ParentView<'a>>,
     usage: Usage,
 }
 
@@ -42,15 +46,42 @@ struct StepView<'a> {
     idempotency_key: Option<&'a str>,
     result: &'a Json,
     error: Option<&'a StepError>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    child_run_id: Option<&'a RunId>,
 }
 
+/// What a run waits for. The kinds are those of a diagnosis.
 #[derive(Debug, Serialize)]
 struct WaitingFor<'a> {
     kind: &'static str,
     step_index: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
+    approval_id: Option<&'a ApprovalId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     dead_letter_id: Option<&'a DeadLetterId>,
+    /// The child run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<&'a RunId>,
+    /// The signals of which the first is awaited.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    names: &'a [String],
     until: Option<Timestamp>,
+}
+
+/// A signal that came and that nothing has waited for yet.
+#[derive(Debug, Serialize)]
+struct Unread<'a> {
+    seq: u64,
+    name: &'a str,
+    received_at: Timestamp,
+}
+
+#[derive(Debug, Serialize)]
+struct ParentView<'a> {
+    run_id: &'a RunId,
+    step_index: u32,
+    root_run_id: &'a RunId,
+    depth: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -123,6 +154,21 @@ pub fn run(state: &State) -> RunView<'_> {
             .steps_indexed()
             .filter_map(|(i, step)| waiting_for(i, step))
             .collect(),
+        mailbox: state
+            .mailbox
+            .iter()
+            .map(|signal| Unread {
+                seq: signal.seq,
+                name: &signal.name,
+                received_at: signal.received_at,
+            })
+            .collect(),
+        parent: state.parent().map(|parent| ParentView {
+            run_id: &parent.run_id,
+            step_index: parent.step_index,
+            root_run_id: &parent.root_run_id,
+            depth: parent.depth,
+        }),
         usage: Usage {
             active_ms: until
                 .ms_since(state.created_at)
@@ -151,21 +197,41 @@ fn step_view(step_index: u32, step: &Step) -> StepView<'_> {
             .map(|request| request.idempotency_key.as_str()),
         result: &step.result,
         error: step.error.as_ref(),
+        child_run_id: step.child.as_ref().map(|child| &child.run_id),
     }
 }
 
 fn waiting_for(step_index: u32, step: &Step) -> Option<WaitingFor<'_>> {
-    let (kind, dead_letter_id, until) = match &step.phase {
-        Phase::Retrying { at } => ("retry", None, Some(*at)),
-        Phase::Sleeping { until } => ("timer", None, Some(*until)),
-        Phase::DeadLettered { dead_letter_id } => ("dead_letter", Some(dead_letter_id), None),
-        _ => return None,
-    };
-    Some(WaitingFor {
+    let awaited = |kind, until| WaitingFor {
         kind,
         step_index,
-        dead_letter_id,
+        approval_id: None,
+        dead_letter_id: None,
+        run_id: None,
+        names: &[],
         until,
+    };
+    Some(match &step.phase {
+        Phase::Retrying { at, .. } => awaited("retry", Some(*at)),
+        Phase::Sleeping { until, .. } => awaited("timer", Some(*until)),
+        Phase::AwaitingCallback { until, .. } => awaited("callback", Some(*until)),
+        Phase::AwaitingSignal { until, names, .. } => WaitingFor {
+            names,
+            ..awaited("signal", *until)
+        },
+        Phase::AwaitingApproval { approval_id, until } => WaitingFor {
+            approval_id: Some(approval_id),
+            ..awaited("approval", *until)
+        },
+        Phase::AwaitingChild => WaitingFor {
+            run_id: step.child.as_ref().map(|child| &child.run_id),
+            ..awaited("child", None)
+        },
+        Phase::DeadLettered { dead_letter_id } => WaitingFor {
+            dead_letter_id: Some(dead_letter_id),
+            ..awaited("dead_letter", None)
+        },
+        _ => return None,
     })
 }
 
@@ -200,6 +266,73 @@ pub fn dead_letter<'a>(state: &'a State, letter: &'a DeadLetter) -> DeadLetterVi
     }
 }
 
+/// `GET /v1/approvals/{approval_id}`, member for member.
+#[derive(Debug, Serialize)]
+pub struct ApprovalView<'a> {
+    approval_id: &'a ApprovalId,
+    status: &'static str,
+    run_id: &'a RunId,
+    step_index: u32,
+    step_id: Option<&'a str>,
+    prompt: &'a str,
+    schema: Option<&'a Json>,
+    tool: Option<&'a str>,
+    arguments: Option<&'a Json>,
+    arguments_digest: Option<&'a str>,
+    created_at: Timestamp,
+    until: Option<Timestamp>,
+    data: Option<&'a Json>,
+    comment: Option<&'a str>,
+    decided_by: Option<&'a str>,
+    decided_at: Option<Timestamp>,
+}
+
+pub fn approval<'a>(state: &'a State, approval: &'a Approval) -> ApprovalView<'a> {
+    let call = approval.call.as_ref();
+    let (data, comment, decided_by) = match &approval.verdict {
+        Some((
+            _,
+            Verdict::Decided {
+                data,
+                comment,
+                decided_by,
+                ..
+            },
+        )) => (Some(data), comment.as_deref(), Some(decided_by.as_str())),
+        _ => (None, None, None),
+    };
+    ApprovalView {
+        approval_id: &approval.approval_id,
+        status: approval.status(),
+        run_id: state.run_id(),
+        step_index: approval.step_index,
+        step_id: state.step(approval.step_index).map(|step| step.id.as_str()),
+        prompt: &approval.prompt,
+        schema: approval.schema.as_ref(),
+        tool: call.map(|call| call.tool.as_str()),
+        arguments: call.map(|call| &call.arguments),
+        arguments_digest: call.map(|call| call.arguments_digest.as_str()),
+        created_at: approval.requested_at,
+        until: approval.until,
+        data,
+        comment,
+        decided_by,
+        decided_at: approval.verdict.as_ref().map(|(at, _)| *at),
+    }
+}
+
+impl ApprovalView<'_> {
+    /// For lists: the whole approval is read by its id.
+    pub fn without_arguments(self) -> Self {
+        Self {
+            arguments: None,
+            schema: None,
+            data: None,
+            ..self
+        }
+    }
+}
+
 /// Entries `after + 1 ..= after + limit` of a log, as clients read them. `rows` begin with the row
 /// that holds entry `after`, or with the first.
 pub fn entries(
@@ -211,17 +344,12 @@ pub fn entries(
     let mut page = Vec::new();
     let mut prev_hash = ZERO_HASH.to_owned();
     for row in rows {
-        let read = read_row(row)?;
-        for (offset, recorded) in read.entries.iter().enumerate() {
-            let seq = read.seq.saturating_add(offset as u64);
+        let shown = log::shown_entries(identity, row, &mut prev_hash)?;
+        for (offset, entry) in shown.into_iter().enumerate() {
+            let seq = row.seq.saturating_add(offset as u64);
             if seq > after && page.len() < limit {
-                let entry = recorded.entry(identity, seq, &prev_hash);
-                page.push(entry.map_err(|e| Corrupt {
-                    seq,
-                    message: e.to_string(),
-                })?);
+                page.push(entry);
             }
-            prev_hash.clone_from(&recorded.hash);
         }
     }
     Ok(page)

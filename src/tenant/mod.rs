@@ -15,8 +15,8 @@
 //! | `Create`, `AddTenant` | 1, and the tables' the first time |
 //! | `PutDefinition` | 3 for a new version, else 0 |
 //! | `DeleteDefinition` | 1 |
-//! | `Register` | 1; with a client's key 2, and at most 20 expired keys |
-//! | `Project` | 1 a run that has news, 1 a dead letter that changed (a new one 2) |
+//! | `Register` | 1; of a child run 2; with a client's key 2, and at most 20 expired keys |
+//! | `Project` | 1 a run that has news, 1 a dead letter or approval that changed (a new one 2) |
 //! | `KeepDeadLetter` | 2, doubled 0 |
 //! | `SettleStray` | 1 |
 //! | `CreateKey`, `RevokeKey` | 1 |
@@ -26,6 +26,7 @@
 //! | `ForgetRun` | 1 |
 //! | every other | 0 |
 
+mod approvals;
 mod dead_letters;
 mod definitions;
 mod directory;
@@ -85,12 +86,14 @@ pub fn handle(sql: &impl Sql, call: TenantCall) -> Result<TenantAnswer, Fault> {
             maker,
             tags,
             request,
+            root_run_id,
             now,
         } => {
             let run = runs::NewRun {
                 run_id,
                 maker,
                 tags,
+                root_run_id,
                 now,
             };
             runs::register(sql, run, request.as_ref())
@@ -109,6 +112,12 @@ pub fn handle(sql: &impl Sql, call: TenantCall) -> Result<TenantAnswer, Fault> {
             cursor,
         } => dead_letters::list(sql, &filter, limit, cursor.as_deref()),
         TenantCall::FindDeadLetter { dead_letter_id } => dead_letters::find(sql, &dead_letter_id),
+        TenantCall::ListApprovals {
+            filter,
+            limit,
+            cursor,
+        } => approvals::list(sql, &filter, limit, cursor.as_deref()),
+        TenantCall::FindApproval { approval_id } => approvals::find(sql, &approval_id),
         TenantCall::SettleStray {
             dead_letter_id,
             status,

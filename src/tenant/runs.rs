@@ -17,10 +17,11 @@ use crate::ports::{
 use crate::run::event::RequestRef;
 use crate::schema;
 use crate::sql::{Sql, SqlRow};
+use crate::words::limits::TREE_RUNS_MAX;
 use crate::words::{RunId, Timestamp};
 
 use super::page::{self, EXAMINED_MAX, Walk, count};
-use super::{broken, dead_letters, definitions, requests};
+use super::{approvals, broken, dead_letters, definitions, requests, schema as schema_of_tenant};
 
 /// How far the clock that made a run's id may be from the one that wrote its `created_at`.
 const CLOCKS_APART_MS: i64 = 60 * 60 * 1_000;
@@ -30,6 +31,8 @@ pub struct NewRun {
     pub run_id: RunId,
     pub maker: Maker,
     pub tags: BTreeMap<String, String>,
+    /// Of a child: the run at the top, whose descendants are counted.
+    pub root_run_id: Option<RunId>,
     pub now: Timestamp,
 }
 
@@ -82,6 +85,13 @@ pub fn register(
                 .ok_or_else(|| broken("registering a run", "requests", "its key made no run"))?,
             None => run.run_id,
         };
+        if let Some(root) = &run.root_run_id
+            && !count_descendant(sql, root, &run_id)?
+        {
+            return Ok(TenantAnswer::TreeFull {
+                limit: TREE_RUNS_MAX,
+            });
+        }
         if let (true, Some(request)) = (fresh, request) {
             requests::insert(sql, request, Some(&run_id), run.now)?;
         }
@@ -102,6 +112,26 @@ pub fn register(
             tools: definitions::tools(sql, &tools)?,
         })
     })
+}
+
+/// Counts a new run below `root`. False: there are as many as there may be. One that is registered
+/// again is not counted again.
+fn count_descendant(sql: &impl Sql, root: &RunId, run_id: &RunId) -> Result<bool, Fault> {
+    let known = sql.exec(
+        "SELECT run_id FROM runs WHERE run_id = ?1",
+        &[run_id.as_str().into()],
+    )?;
+    if !known.is_empty() {
+        return Ok(true);
+    }
+    schema_of_tenant::ensure(sql, schema_of_tenant::TREES)?;
+    let counted = sql.exec(
+        "INSERT INTO trees (root_run_id, started) VALUES (?1, 1)
+         ON CONFLICT (root_run_id) DO UPDATE SET started = started + 1 WHERE started < ?2
+         RETURNING started",
+        &[root.as_str().into(), TREE_RUNS_MAX.into()],
+    )?;
+    Ok(!counted.is_empty())
 }
 
 /// What a run is made of, resolved.
@@ -148,6 +178,9 @@ pub fn project(sql: &impl Sql, projections: &[Projection]) -> Result<TenantAnswe
             if update(sql, projection)? {
                 for letter in &projection.dead_letters {
                     dead_letters::project(sql, &projection.run_id, letter)?;
+                }
+                for approval in &projection.approvals {
+                    approvals::project(sql, &projection.run_id, approval)?;
                 }
             }
         }

@@ -14,7 +14,7 @@ use crate::words::Timestamp;
 const SCHEMA_VERSION: i64 = 1;
 
 /// One statement each: a batch would hide which of them failed.
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 9] = [
     // One row. `sweep_below`: where the sweeper goes on; see `sweep`.
     "CREATE TABLE IF NOT EXISTS tenant (
         id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -89,7 +89,28 @@ const TABLES: [&str; 7] = [
         created_at INTEGER NOT NULL,
         revoked_at INTEGER
     ) STRICT, WITHOUT ROWID",
+    APPROVALS,
+    TREES,
 ];
+
+/// The approvals of the tenant's runs, as clients see them.
+pub const APPROVALS: &str = "CREATE TABLE IF NOT EXISTS approvals (
+        approval_id TEXT NOT NULL PRIMARY KEY,
+        run_id TEXT NOT NULL,
+        status TEXT NOT NULL,
+        body TEXT NOT NULL
+    ) STRICT";
+
+/// How many runs have been started below a run, on all levels together.
+pub const TREES: &str = "CREATE TABLE IF NOT EXISTS trees (
+        root_run_id TEXT NOT NULL PRIMARY KEY,
+        started INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID";
+
+/// Makes a table that tenants of an earlier release do not have.
+pub fn ensure(sql: &impl Sql, table: &str) -> Result<(), Fault> {
+    sql.exec(table, &[]).map(drop)
+}
 
 /// Makes the tenant: `Done`, or `Exists` where it was made before. Rows written: 1, and the tables'.
 pub fn create(sql: &impl Sql, now: Timestamp) -> Result<TenantAnswer, Fault> {

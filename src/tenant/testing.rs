@@ -311,6 +311,7 @@ pub fn register_buyer(run_id: RunId) -> TenantCall {
         },
         tags: tags(&[("order", "42")]),
         request: None,
+        root_run_id: None,
         now: NOON,
     }
 }
@@ -325,6 +326,7 @@ pub fn register_at(run_id: RunId, request: Option<RequestRef>, now: Timestamp) -
         maker: Maker::Plan { tools: vec![] },
         tags: tags(&[("order", "42")]),
         request,
+        root_run_id: None,
         now,
     }
 }
@@ -344,6 +346,7 @@ pub fn projection(run_id: RunId, seq: u64, status: &str) -> Projection {
         ended_at: ended.then_some(updated_at),
         quiet_until: None,
         dead_letters: vec![],
+        approvals: Vec::new(),
     }
 }
 

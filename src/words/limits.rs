@@ -45,6 +45,14 @@ pub const LIST_LIMIT_DEFAULT: usize = 50;
 /// Items of a list at most: a page of full records stays within a few megabytes.
 pub const LIST_LIMIT_MAX: usize = 200;
 
+/// Signals of one run that nothing has waited for yet, and the bytes of their payloads: all of them
+/// are in memory with the run.
+pub const MAILBOX_SIGNALS_MAX: usize = 1_000;
+/// As [`MAILBOX_SIGNALS_MAX`].
+pub const MAILBOX_BYTES_MAX: usize = 8 * MIB;
+/// Runs below one run, on all levels together: children start children.
+pub const TREE_RUNS_MAX: i64 = 1_000;
+
 /// Workers lost in one step before it is `undeliverable`: a step that kills its worker each time
 /// must end, and a lost worker is no attempt of the tool.
 pub const DELIVERY_LOSSES_MAX: u32 = 10;

@@ -3,7 +3,7 @@
 use crate::decide::Input;
 use crate::outbox;
 use crate::ports::{RunOp, RunResult};
-use crate::run::{State, view};
+use crate::run::{Phase, State, view};
 use crate::words::Timestamp;
 
 use super::{Failure, Home, LogStore, raw, unexpected};
@@ -34,6 +34,7 @@ impl Home {
                 self.state = Some(state);
                 Ok(RunResult::Done {
                     replayed: false,
+                    seq: 0,
                     shown: None,
                 })
             }
@@ -57,27 +58,30 @@ impl Home {
                 }))
             })
             .collect();
-        let outbox: Vec<u32> = state
-            .steps_indexed()
-            .filter(|(index, _)| outbox::work_message(state, *index).is_some())
-            .map(|(index, _)| index)
-            .collect();
         let timers: Vec<_> = state
             .steps_indexed()
-            .filter_map(|(index, step)| match step.phase {
-                crate::run::Phase::Retrying { at } | crate::run::Phase::Sleeping { until: at } => {
-                    Some(serde_json::json!({ "step_index": index, "at": at }))
-                }
-                _ => None,
+            .filter(|(_, step)| step.lease().is_none())
+            .filter_map(|(index, step)| {
+                let retry = match step.phase {
+                    Phase::Retrying { at, .. } => Some(at),
+                    _ => None,
+                };
+                let at = step.due().or(retry)?;
+                Some(serde_json::json!({ "step_index": index, "at": at }))
             })
+            .collect();
+        let mailbox: Vec<_> = state
+            .mailbox
+            .iter()
+            .map(|signal| serde_json::json!({ "seq": signal.seq, "name": signal.name }))
             .collect();
         serde_json::json!({
             "seq": state.seq,
             "log_bytes": state.log_bytes,
             "leases": leases,
-            "outbox": outbox,
+            "outbox": outbox::wanting(state),
             "timers": timers,
-            "mailbox": [],
+            "mailbox": mailbox,
             "alarm_at": self.alarm,
             "duplicates_suppressed": self.counts.duplicates_suppressed,
             "operations": self.counts,

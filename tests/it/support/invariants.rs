@@ -177,6 +177,7 @@ pub fn dead_letters_are_true(inner: &Inner) {
                 DeadLetterReason::InvalidArguments => tool == "typed",
                 DeadLetterReason::UnknownTool => tool == "missing",
                 DeadLetterReason::RetriesExhausted | DeadLetterReason::Undeliverable => true,
+                DeadLetterReason::ChildFailed => step.kind == "run",
                 DeadLetterReason::InvalidEnvelope | DeadLetterReason::FanOutLimit => false,
             };
             assert!(

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dormouse::decide::Control;
 use dormouse::flow::front::{self, Start};
 use dormouse::flow::sweep;
 use dormouse::json::{Json, Value};
@@ -33,6 +34,7 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
                 body,
                 request: None,
                 traceparent: None,
+                origin: Some("https://dormouse.example".to_owned()),
             };
             let started = front::start_run(&world, start).await;
             let line = match started {
@@ -89,7 +91,8 @@ fn cancel_perhaps(world: &Sim, tenant_id: &TenantId, run_id: RunId) {
         world.clone(),
         RunCall {
             tenant_id: tenant_id.clone(),
-            op: RunOp::Cancel {
+            op: RunOp::Control {
+                control: Control::Cancel,
                 comment: None,
                 request: None,
             },

@@ -17,6 +17,7 @@ use dormouse::ports::{
 };
 use dormouse::run::event::PinnedTool;
 use dormouse::run::{Row, State, fold};
+use dormouse::signed::Signer;
 use dormouse::tool::{Answer, OutboundRequest};
 use dormouse::words::{RunId, TenantId, Timestamp};
 
@@ -119,6 +120,8 @@ pub struct Object {
 pub struct Disk {
     pub rows: RefCell<Vec<Row>>,
     pub alarm: RefCell<Option<Timestamp>>,
+    /// The parents that called the run off before it existed.
+    pub barred: RefCell<Vec<(TenantId, RunId)>>,
     /// Commits, alarms included: what is written in one turn is one.
     pub appends: RefCell<u64>,
 }
@@ -143,6 +146,22 @@ impl LogStore for Disk {
     fn set_alarm(&self, at: Timestamp) -> Result<(), Fault> {
         *self.alarm.borrow_mut() = Some(at);
         Ok(())
+    }
+
+    fn clear_alarm(&self) -> Result<(), Fault> {
+        *self.alarm.borrow_mut() = None;
+        Ok(())
+    }
+
+    fn bar(&self, tenant_id: &TenantId, parent_run_id: &RunId) -> Result<(), Fault> {
+        let barred = (tenant_id.clone(), parent_run_id.clone());
+        self.barred.borrow_mut().push(barred);
+        Ok(())
+    }
+
+    fn is_barred(&self, tenant_id: &TenantId, parent_run_id: &RunId) -> Result<bool, Fault> {
+        let barred = (tenant_id.clone(), parent_run_id.clone());
+        Ok(self.barred.borrow().contains(&barred))
     }
 }
 
@@ -176,11 +195,11 @@ pub struct Inner {
 }
 
 #[derive(Clone)]
-pub struct Sim(pub Rc<RefCell<Inner>>);
+pub struct Sim(pub Rc<RefCell<Inner>>, Rc<Signer>);
 
 impl Sim {
     pub fn new(seed: u64, weather: Weather, planned: Option<Planned>) -> Self {
-        Self(Rc::new(RefCell::new(Inner {
+        let inner = Inner {
             now_ms: 1_800_000_000_000,
             skew_ms: 0,
             rng: Rng::new(seed),
@@ -204,7 +223,9 @@ impl Sim {
             current: None,
             dying: false,
             trace: Vec::new(),
-        })))
+        };
+        let signer = Signer::new(["a secret".to_owned()]).unwrap();
+        Self(Rc::new(RefCell::new(inner)), Rc::new(signer))
     }
 
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) -> u64 {
@@ -499,6 +520,9 @@ impl Inner {
                 },
             );
         }
+        if alarm.is_none() {
+            self.armed.remove(run_id);
+        }
         let armed = self.armed.contains_key(run_id);
         let thorough = self.rng.percent(20);
         invariants::after_turn(&self.objects[run_id], armed, thorough);
@@ -722,6 +746,10 @@ impl World for Sim {
 
     fn secret(&self, _: &TenantId, name: &str) -> Option<String> {
         (name == "KEY").then(|| "canary-7f3".to_owned())
+    }
+
+    fn signer(&self) -> Option<&Signer> {
+        Some(&self.1)
     }
 
     async fn sleep(&self, ms: i64) {

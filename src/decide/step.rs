@@ -1,0 +1,65 @@
+//! A step's intent, and its failure.
+
+use crate::json::Json;
+use crate::plan::OnFailure;
+use crate::run::event::{DeadLetterReason, Event, StepError};
+
+use super::dead_letter::open;
+use super::{Refusal, Turn, approval};
+
+/// Records what a step wants of a tool. Where the tool wants a person's leave for it, that is asked
+/// for in the same commit, so that nothing can act before.
+pub(super) fn request_tool(
+    turn: &mut Turn,
+    index: u32,
+    tool: String,
+    arguments: Json,
+) -> Result<(), Refusal> {
+    turn.record(Some(index), Event::ToolRequested { tool, arguments })?;
+    approval::ask_if_wanted(turn, index)
+}
+
+/// The step failed in a way that a person may mend: what follows is the plan's to say.
+pub(super) fn fail(
+    turn: &mut Turn,
+    index: u32,
+    error: StepError,
+    reason: DeadLetterReason,
+) -> Result<(), Refusal> {
+    let planned = turn.state.planned(index);
+    let on_failure = planned.map_or(OnFailure::DeadLetter, |planned| planned.on_failure);
+    let (message, errors) = (error.message.clone(), error.errors.clone());
+    record_failure(turn, index, error)?;
+    match on_failure {
+        OnFailure::DeadLetter => open(turn, index, reason, message, errors),
+        OnFailure::Fail | OnFailure::Continue => Ok(()),
+    }
+}
+
+/// The step failed as it may: nothing is to be mended, so no person is asked.
+pub(super) fn fail_for_good(
+    turn: &mut Turn,
+    index: u32,
+    reason: &str,
+    message: String,
+) -> Result<(), Refusal> {
+    let error = StepError {
+        reason: reason.to_owned(),
+        message,
+        status_code: None,
+        errors: Vec::new(),
+    };
+    turn.record(Some(index), Event::StepFailed { error })
+}
+
+fn record_failure(turn: &mut Turn, index: u32, error: StepError) -> Result<(), Refusal> {
+    let step = turn.state.step(index);
+    let event = match step.filter(|step| step.kind == "tool") {
+        Some(step) => Event::ToolFailed {
+            attempt: step.attempt,
+            error,
+        },
+        None => Event::StepFailed { error },
+    };
+    turn.record(Some(index), event)
+}
