@@ -9,11 +9,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use dormouse::agent::Agent;
 use dormouse::flow::home::{Home, LogStore, Outcome};
 use dormouse::flow::{Verdict, index, relay, work};
+use dormouse::json::Json;
 use dormouse::ports::{
-    Failpoint, Fault, Maker, Queue, RunAnswer, RunCall, RunOp, RunResult, TenantAnswer, TenantCall,
-    World,
+    Failpoint, Fault, Maker, PinnedAgent, Queue, RunAnswer, RunCall, RunOp, RunResult,
+    TenantAnswer, TenantCall, World,
 };
 use dormouse::run::event::PinnedTool;
 use dormouse::run::{Row, State, fold};
@@ -22,6 +24,7 @@ use dormouse::tool::{Answer, OutboundRequest};
 use dormouse::words::{RunId, TenantId, Timestamp};
 
 use super::invariants;
+use super::people;
 use super::rng::Rng;
 use super::sink::Sink;
 
@@ -38,8 +41,11 @@ pub struct Weather {
     pub kv_lies: u64,
     pub clock_jumps: u64,
     pub tools_misbehave: bool,
-    /// Runs that are called off.
+    /// Whether anyone outside does anything before the end of the story.
+    pub people: bool,
+    /// Runs that are called off, and runs that are paused for a while.
     pub cancels: u64,
+    pub pauses: u64,
 }
 
 impl Weather {
@@ -52,7 +58,9 @@ impl Weather {
         kv_lies: 30,
         clock_jumps: 2,
         tools_misbehave: true,
+        people: true,
         cancels: 15,
+        pauses: 15,
     };
     pub const CALM: Self = Self {
         call_fails: 0,
@@ -63,7 +71,9 @@ impl Weather {
         kv_lies: 0,
         clock_jumps: 0,
         tools_misbehave: false,
+        people: false,
         cancels: 0,
+        pauses: 0,
     };
 }
 
@@ -179,6 +189,7 @@ pub struct Inner {
     kv: BTreeMap<String, String>,
     kv_old: BTreeMap<String, String>,
     pub tools: BTreeMap<String, PinnedTool>,
+    pub agents: BTreeMap<String, Json>,
     /// What the tenant's index knows of each run: the log's length and the status.
     pub index: BTreeMap<RunId, (u64, String)>,
     pub strays: Vec<String>,
@@ -213,6 +224,7 @@ impl Sim {
             kv: BTreeMap::new(),
             kv_old: BTreeMap::new(),
             tools: BTreeMap::new(),
+            agents: BTreeMap::new(),
             index: BTreeMap::new(),
             strays: Vec::new(),
             happenings: BinaryHeap::new(),
@@ -523,7 +535,7 @@ impl Inner {
         if alarm.is_none() {
             self.armed.remove(run_id);
         }
-        let armed = self.armed.contains_key(run_id);
+        let armed = self.armed.get(run_id).map(|(at, _)| *at);
         let thorough = self.rng.percent(20);
         invariants::after_turn(&self.objects[run_id], armed, thorough);
     }
@@ -607,12 +619,24 @@ impl Inner {
 
     fn call_tenant(&mut self, call: &TenantCall) -> TenantAnswer {
         match call {
-            TenantCall::Register {
-                run_id,
-                maker: Maker::Plan { tools },
-                ..
-            } => {
-                self.index.insert(run_id.clone(), (0, "queued".into()));
+            TenantCall::Register { run_id, maker, .. } => {
+                let (agent, tools) = match maker {
+                    Maker::Plan { tools } => (None, tools.clone()),
+                    Maker::Agent { reference, .. } => {
+                        let Some(definition) = self.agents.get(reference) else {
+                            return TenantAnswer::UnknownAgent;
+                        };
+                        let tools = Agent::parse(definition).unwrap().tools_needed();
+                        let agent = PinnedAgent {
+                            label: format!("{reference}@1"),
+                            definition: definition.clone(),
+                        };
+                        (Some(agent), tools)
+                    }
+                };
+                self.index
+                    .entry(run_id.clone())
+                    .or_insert((0, "queued".into()));
                 let known = tools.iter().filter_map(|name| {
                     self.tools
                         .get(name)
@@ -621,7 +645,7 @@ impl Inner {
                 TenantAnswer::Registered {
                     run_id: run_id.clone(),
                     fresh: true,
-                    agent: None,
+                    agent,
                     tools: known.collect(),
                 }
             }
@@ -736,6 +760,7 @@ impl World for Sim {
                 Ok(sink.call(request, rng, trouble))
             })
             .await;
+        people::call_back_later(self, request, &called);
         called.unwrap_or_else(|fault| {
             Answer::Transport(dormouse::tool::Transport {
                 kind: dormouse::tool::TransportKind::Closed,
