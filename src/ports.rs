@@ -413,6 +413,10 @@ pub enum TenantCall {
         before: Timestamp,
         limit: usize,
     },
+    /// An ended run is about to be retried: the sweeper is to look at it again, whatever comes of that.
+    ReopenRun {
+        run_id: RunId,
+    },
     /// A run that was registered and never born.
     ForgetRun {
         run_id: RunId,

@@ -213,11 +213,7 @@ fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
             if known {
                 return Ok(());
             }
-            let message = format!(
-                "the tenant had no tool {tool} when the run started: store it with PUT /v1/tools/{tool}, then redeliver"
-            );
-            let errors = vec![Violation::new("/payload/tool", message.clone())];
-            give_up(turn, index, DeadLetterReason::UnknownTool, message, errors)
+            step::unknown_tool(turn, index, &tool)
         }
         Begin::Malformed { tool, violations } => {
             if let Some((tool, arguments)) = tool {

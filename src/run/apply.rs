@@ -215,7 +215,10 @@ impl State {
                 }
                 let step = self.step_mut(entry)?;
                 match purpose {
-                    Purpose::Call => step.attempt = *attempt,
+                    Purpose::Call => {
+                        step.attempt = *attempt;
+                        step.in_doubt = true;
+                    }
                     Purpose::Verify => step.verifications = step.verifications.saturating_add(1),
                 }
                 let lease = Lease {
@@ -257,6 +260,7 @@ impl State {
                 let step = self.step_mut(entry)?;
                 let (code, message) = (error.status_code, &error.message);
                 step.note(at, "retry_scheduled", code, Some(message));
+                step.in_doubt &= *purpose == Purpose::Verify;
                 step.losses = 0;
                 step.previous_wait_ms = Some(*wait_ms);
                 step.error = Some(error.clone());
@@ -274,6 +278,7 @@ impl State {
                 } else {
                     step.unfilled = error.reason == "invalid_arguments";
                 }
+                step.in_doubt = false;
                 step.losses = 0;
                 step.error = Some(error.clone());
                 step.phase = Phase::Failed;
@@ -604,6 +609,7 @@ impl State {
         let step = self.step_mut(entry)?;
         match settlement {
             Settlement::Redelivered { .. } => {
+                step.in_doubt = false;
                 step.start_anew();
                 step.note(at, "redelivered", None, None);
                 step.phase = step.phase_to_do(at);
@@ -726,6 +732,7 @@ impl Step {
     fn finish(&mut self, phase: Phase, result: Json) {
         self.phase = phase;
         self.result = result;
+        self.in_doubt = false;
         self.error = None;
         self.losses = 0;
     }

@@ -29,6 +29,8 @@ pub struct Step {
     pub previous_wait_ms: Option<i64>,
     /// Verify requests made since the outcome became unknown.
     pub verifications: u32,
+    /// A call was made and nobody knows yet what came of it.
+    pub in_doubt: bool,
     /// The last attempt whose callback came: each attempt has one.
     pub called_back: u32,
     /// The digest of the arguments that a person approved.
@@ -186,6 +188,7 @@ impl Step {
             losses: 0,
             previous_wait_ms: None,
             verifications: 0,
+            in_doubt: false,
             called_back: 0,
             approved: None,
             unfilled: false,

@@ -202,7 +202,8 @@ fn update(sql: &impl Sql, projection: &Projection) -> Result<bool, Fault> {
                 updated_at = excluded.updated_at, ended_at = excluded.ended_at,
                 quiet_until = excluded.quiet_until
             WHERE excluded.seq > runs.seq
-               OR (excluded.seq = runs.seq AND excluded.quiet_until > runs.quiet_until)
+               OR (excluded.seq = runs.seq AND (excluded.quiet_until > runs.quiet_until
+                   OR excluded.ended_at IS NOT runs.ended_at))
          RETURNING run_id",
         &[
             projection.run_id.as_str().into(),

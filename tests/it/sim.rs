@@ -18,10 +18,7 @@ fn play_seed(seed: u64) -> crate::support::world::Sim {
 #[test]
 fn every_seed_keeps_every_promise() {
     if let Ok(seed) = std::env::var("SIM_SEED") {
-        let sim = play_seed(seed.parse().expect("SIM_SEED is a number"));
-        for line in &sim.0.borrow().trace {
-            println!("{line}");
-        }
+        drop(play_seed(seed.parse().expect("SIM_SEED is a number")));
         return;
     }
     let seeds = std::env::var("SIM_SEEDS").map_or(SEEDS, |text| text.parse().expect("a number"));

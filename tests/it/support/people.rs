@@ -2,14 +2,15 @@
 //! cancel and retry. Each may ask twice, late, or in the middle of something else.
 
 use dormouse::decide::{Answer, Control};
+use dormouse::flow::front;
 use dormouse::flow::relay::ask;
 use dormouse::http::{self, Body, Config, Request};
 use dormouse::json::Json;
 use dormouse::ports::{Fault, RunOp, World};
-use dormouse::run::event::{Decision, RequestRef};
+use dormouse::run::event::{DeadLetterReason, Decision, RequestRef, Settlement};
 use dormouse::run::{Phase, State};
 use dormouse::tool::{Answer as ToolAnswer, OutboundRequest};
-use dormouse::words::{ApprovalId, RunId, TenantId};
+use dormouse::words::{ApprovalId, DeadLetterId, RunId, TenantId};
 use serde_json::json;
 
 use super::world::Sim;
@@ -45,11 +46,23 @@ pub fn attend(world: &Sim, run_id: &RunId) {
         at_some_time(world, run_id, 60_000, control(Control::Resume));
     }
     if chance(30) {
-        at_some_time(world, run_id, 120_000, control(Control::Retry));
+        retry_at_some_time(world, run_id);
     }
     for _ in 0..4 {
         answer_at_some_time(world, run_id);
     }
+    for _ in 0..2 {
+        settle_at_some_time(world, run_id);
+    }
+}
+
+fn retry_at_some_time(world: &Sim, run_id: &RunId) {
+    let after_ms = world.0.borrow_mut().rng.below(120_000) as i64;
+    let (world, run_id) = (world.clone(), run_id.clone());
+    world.clone().spawn(async move {
+        world.sleep(after_ms).await;
+        drop(front::retry_run(&world, &tenant(), &run_id, None, None).await);
+    });
 }
 
 fn control(control: Control) -> RunOp {
@@ -129,6 +142,44 @@ async fn answer(
         request: None,
     };
     ask(world, &tenant(), run_id, op).await.map(drop)
+}
+
+/// A person goes through the dead letters of a run.
+fn settle_at_some_time(world: &Sim, run_id: &RunId) {
+    let draw = |n| world.0.borrow_mut().rng.below(n) as i64;
+    let (look_ms, mind) = (draw(120_000), draw(100));
+    let (world, run_id) = (world.clone(), run_id.clone());
+    world.clone().spawn(async move {
+        world.sleep(look_ms).await;
+        let open: Vec<(DeadLetterId, bool)> = {
+            let inner = world.0.borrow();
+            let state = inner.state_on_disk(&run_id);
+            let letters = state.iter().flat_map(State::open_dead_letters);
+            let unknown = |reason| reason == DeadLetterReason::OutcomeUnknown;
+            letters
+                .map(|letter| (letter.dead_letter_id.clone(), unknown(letter.reason)))
+                .collect()
+        };
+        for (dead_letter_id, unknown) in open {
+            let settlement = match mind {
+                // Whoever has such a call made again takes that upon themselves: nobody does here.
+                0..50 if !unknown => Settlement::Redelivered {
+                    payload: None,
+                    tools: Default::default(),
+                },
+                0..80 => Settlement::Resolved {
+                    result: Json::new(json!({ "by": "a person" })),
+                },
+                _ => Settlement::Discarded { comment: None },
+            };
+            let op = RunOp::SettleDeadLetter {
+                dead_letter_id,
+                settlement,
+                request: None,
+            };
+            drop(ask(&world, &tenant(), &run_id, op).await);
+        }
+    });
 }
 
 /// A tool that has answered 202 calls back: late, early, twice, with success or not, or never.

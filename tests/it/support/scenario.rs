@@ -71,6 +71,9 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
     });
     sim.run_until(START_MS + 121 * HOUR_MS);
     let inner = sim.0.borrow();
+    if std::env::var("SIM_SEED").is_ok() {
+        inner.print();
+    }
     invariants::no_effect_twice(&inner);
     invariants::no_run_is_lost(&inner);
     invariants::nothing_was_called_without_leave(&inner);

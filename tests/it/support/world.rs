@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -192,6 +192,8 @@ pub struct Inner {
     pub agents: BTreeMap<String, Json>,
     /// What the tenant's index knows of each run: the log's length and the status.
     pub index: BTreeMap<RunId, (u64, String)>,
+    /// Runs that may go on after they ended.
+    reopened: BTreeSet<RunId>,
     pub strays: Vec<String>,
     happenings: BinaryHeap<Reverse<(i64, u64)>>,
     what: BTreeMap<u64, Happening>,
@@ -226,6 +228,7 @@ impl Sim {
             tools: BTreeMap::new(),
             agents: BTreeMap::new(),
             index: BTreeMap::new(),
+            reopened: BTreeSet::new(),
             strays: Vec::new(),
             happenings: BinaryHeap::new(),
             what: BTreeMap::new(),
@@ -664,8 +667,14 @@ impl Inner {
             }
             TenantCall::StaleRuns { .. } => {
                 let open = |status: &str| !matches!(status, "completed" | "failed" | "cancelled");
-                let stale = self.index.iter().filter(|(_, (_, status))| open(status));
+                let stale = self.index.iter().filter(|(run_id, (_, status))| {
+                    open(status) || self.reopened.contains(*run_id)
+                });
                 TenantAnswer::Stale(stale.map(|(run_id, _)| run_id.clone()).collect())
+            }
+            TenantCall::ReopenRun { run_id } => {
+                self.reopened.insert(run_id.clone());
+                TenantAnswer::Done
             }
             TenantCall::ListTenants { .. } => TenantAnswer::Tenants(Vec::new()),
             TenantCall::ForgetRun { run_id } => {
@@ -673,6 +682,18 @@ impl Inner {
                 TenantAnswer::Done
             }
             other => panic!("the simulated tenant is not asked {other:?}"),
+        }
+    }
+
+    /// Everything that happened, and every log.
+    pub fn print(&self) {
+        for line in &self.trace {
+            println!("{line}");
+        }
+        for (run_id, object) in &self.objects {
+            for row in &*object.disk.rows.borrow() {
+                println!("{run_id} {} {}", row.seq, row.body);
+            }
         }
     }
 
