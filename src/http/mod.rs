@@ -6,6 +6,9 @@
 //!               └─► documents                            └─► flow · ports        problem, on any way out
 //! ```
 
+// Nothing answers with it yet.
+#[allow(dead_code, unused_imports)]
+mod approval_page;
 pub mod auth;
 mod dead_letters;
 mod definitions;
