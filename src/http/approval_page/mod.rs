@@ -16,6 +16,11 @@ mod html;
 mod page;
 mod read;
 
+#[cfg(test)]
+mod browser;
+#[cfg(test)]
+mod tests;
+
 use crate::json::Value;
 use crate::words::Timestamp;
 use crate::words::limits::APPROVAL_FORM_BYTES_MAX;
