@@ -216,6 +216,20 @@ impl RunOp {
         }
     }
 
+    /// Whether a client is shown by it what it may look for in the index next.
+    pub fn shows(&self) -> bool {
+        matches!(
+            self,
+            Self::Start { .. }
+                | Self::FirstAnswer
+                | Self::View
+                | Self::Diagnose
+                | Self::Events { .. }
+                | Self::Control { .. }
+                | Self::SettleDeadLetter { .. }
+        )
+    }
+
     /// By how much it moves the run's clock.
     #[cfg(feature = "test-seams")]
     pub fn moved_ms(&self) -> i64 {
@@ -233,8 +247,8 @@ pub struct RunAnswer {
     pub messages: Vec<String>,
     /// What the tenant's index may not know of yet: whoever is shown the run tells the index first,
     /// so that what a client has seen it also finds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub untold: Option<Box<Projection>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untold: Vec<Projection>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -262,7 +276,7 @@ pub enum RunResult {
         shown: Option<Box<RawValue>>,
     },
     Checked {
-        projection: Projection,
+        projections: Vec<Projection>,
         rearmed: bool,
         /// Child runs whose end is awaited.
         children: Vec<RunId>,

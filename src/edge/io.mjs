@@ -13,7 +13,7 @@ export async function call(url, method, headers, body, timeoutMs, bytesMax) {
   });
   const header = (name) => response.headers.get(name) ?? undefined;
   const bytes = await readBody(response, bytesMax);
-  return [response.status, header("retry-after"), header("content-type"), header("location"), bytes];
+  return [response.status, header("retry-after"), header("content-type"), header("location"), header("dormouse-callback"), bytes];
 }
 
 /** What a request says: method, URL, headers as JSON pairs, body. */

@@ -17,7 +17,7 @@ use crate::run::event::{DeadLetterReason, PinnedTool, RequestRef, RunCreated, Se
 use crate::schema;
 use crate::words::{DeadLetterId, RunId, TenantId, TraceId};
 
-use super::relay::{ask, relay};
+use super::relay::{ask, relay, tell};
 use super::stray;
 
 /// A start request that has passed `run-request`.
@@ -148,6 +148,7 @@ pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Ref
     };
     world.pass(Failpoint::FrontAfterCommit).await?;
     relay(world, &answer.messages).await;
+    tell(world, answer.untold).await;
     world.pass(Failpoint::FrontAfterSend).await?;
     Ok(Started {
         run_id,

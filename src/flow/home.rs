@@ -19,7 +19,7 @@ use crate::run::{Corrupt, Identity, Phase, Row, State, diagnosis, fold, log, vie
 use crate::words::limits::LIST_LIMIT_MAX;
 use crate::words::{ApprovalId, RunId, TenantId, Timestamp};
 
-use super::projection::projection;
+use super::projection::projections;
 
 #[cfg(feature = "test-seams")]
 mod seams;
@@ -91,14 +91,14 @@ pub struct Counts {
 pub struct Outcome {
     pub answer: RunAnswer,
     /// For the `events` queue.
-    pub projection: Option<Projection>,
+    pub projections: Vec<Projection>,
 }
 
 /// What the alarm found to do.
 #[derive(Default)]
 pub struct Woken {
     pub messages: Vec<String>,
-    pub projection: Option<Projection>,
+    pub projections: Vec<Projection>,
 }
 
 impl Home {
@@ -130,29 +130,29 @@ impl Home {
             }
         };
         if reads || result.is_err() {
-            let untold = if shows { self.untold() } else { None };
+            let untold = if shows { self.untold() } else { Vec::new() };
             return Ok(Outcome {
                 answer: RunAnswer {
                     result,
                     messages: Vec::new(),
                     untold,
                 },
-                projection: None,
+                projections: Vec::new(),
             });
         }
         let messages = self.take_due(now.plus_ms(moved_ms));
         self.set_alarm(store)?;
-        if let Ok(RunResult::Checked { projection, .. }) = &result {
+        if let (Ok(RunResult::Checked { .. }), Some(state)) = (&result, &self.state) {
             // The sweeper tells the index itself.
-            self.projected(projection.seq);
+            self.projected(state.seq);
         }
         Ok(Outcome {
             answer: RunAnswer {
                 result,
                 messages,
-                untold: None,
+                untold: if shows { self.untold() } else { Vec::new() },
             },
-            projection: self.take_projection(),
+            projections: self.take_projections(),
         })
     }
 
@@ -182,15 +182,15 @@ impl Home {
         }
         let messages = self.take_due(now);
         self.set_alarm(store)?;
-        let projection = match &self.state {
+        let projections = match &self.state {
             Some(state) if state.shown_seq > self.projected_seq => {
-                Some(projection(state, state.updated_at))
+                projections(state, self.projected_seq, state.updated_at)
             }
-            _ => None,
+            _ => Vec::new(),
         };
         Ok(Woken {
             messages,
-            projection,
+            projections,
         })
     }
 
@@ -406,7 +406,7 @@ impl Home {
                     .filter(|s| s.phase == Phase::AwaitingChild);
                 let children = awaited.filter_map(|step| step.child.as_ref());
                 Ok(RunResult::Checked {
-                    projection: projection(state, now),
+                    projections: projections(state, 0, now),
                     rearmed,
                     children: children.map(|child| child.run_id.clone()).collect(),
                 })
@@ -661,22 +661,29 @@ impl Home {
     }
 
     /// What a client who is shown the run may look for in the index, and the index may not have yet.
-    fn untold(&self) -> Option<Box<Projection>> {
-        let state = self.state.as_ref()?;
+    fn untold(&self) -> Vec<Projection> {
+        let Some(state) = &self.state else {
+            return Vec::new();
+        };
         let asks = state.open_dead_letters().next().is_some()
             || state.approvals.iter().any(|a| a.verdict.is_none());
-        let untold = asks && state.shown_seq > self.projected_seq;
-        untold.then(|| Box::new(projection(state, state.updated_at)))
+        if asks && state.shown_seq > self.projected_seq {
+            projections(state, self.projected_seq, state.updated_at)
+        } else {
+            Vec::new()
+        }
     }
 
-    /// What the index must be told at once: that the run came to rest, or of a dead letter.
-    fn take_projection(&mut self) -> Option<Projection> {
-        let state = self.state.as_ref()?;
+    /// What the index must be told at once: that the run came to rest, of a dead letter, of an approval.
+    fn take_projections(&mut self) -> Vec<Projection> {
+        let Some(state) = &self.state else {
+            return Vec::new();
+        };
         if state.shown_seq <= self.projected_seq || state.shown_seq != state.seq {
-            return None;
+            return Vec::new();
         }
         self.counts.projections = self.counts.projections.saturating_add(1);
-        Some(projection(state, state.updated_at))
+        projections(state, self.projected_seq, state.updated_at)
     }
 
     /// Takes the state out of memory, or folds it from the log. Whoever takes it puts it back, or

@@ -6,6 +6,8 @@
 //!               └─► documents                            └─► flow · ports        problem, on any way out
 //! ```
 
+mod approval_links;
+mod approval_page;
 mod approvals;
 pub mod auth;
 mod callbacks;
@@ -146,6 +148,10 @@ async fn answer<W: World>(
             let call = call()?;
             act_of_tenant(&call, &caller, act).await
         }
+        To::ApprovalLink => {
+            let token = params.first().map_or("", String::as_str);
+            approval_links::follow(world, request, token).await
+        }
         To::Callback => {
             let token = params.first().map_or("", String::as_str);
             let claims = callbacks::claims(world, token)?;
@@ -274,9 +280,9 @@ impl Response {
         Self::new(status, "application/problem+json; charset=utf-8", body)
     }
 
-    fn no_content() -> Self {
+    fn empty(status: u16) -> Self {
         Self {
-            status: 204,
+            status,
             headers: Vec::new(),
             body: String::new(),
         }

@@ -123,6 +123,7 @@ impl State {
                     request: step.request.clone(),
                     created_at: at,
                     settled: None,
+                    changed_seq: entry.seq,
                 };
                 self.dead_letters.push(letter);
             }
@@ -418,6 +419,7 @@ impl State {
                     requested_at: entry.at,
                     call,
                     verdict: None,
+                    changed_seq: entry.seq,
                 });
             }
             Event::ApprovalDecided {
@@ -442,7 +444,7 @@ impl State {
                 let step = self.step_mut(entry)?;
                 match (call, decision) {
                     (Some(call), Decision::Approved) => {
-                        step.approved = Some(call.arguments_digest);
+                        step.approved = Some(call);
                         step.phase = Phase::Ready { since: at };
                     }
                     (None, Decision::Approved) => {
@@ -484,6 +486,7 @@ impl State {
             .find(|approval| &approval.approval_id == id && approval.verdict.is_none())
             .ok_or_else(|| entry.corrupt("an approval is settled that is not pending"))?;
         approval.verdict = Some((entry.at, verdict));
+        approval.changed_seq = entry.seq;
         Ok(approval.call.clone())
     }
 
@@ -599,6 +602,7 @@ impl State {
             at,
             settlement: settlement.clone(),
         });
+        letter.changed_seq = entry.seq;
         let (reason, message) = (letter.reason, letter.message.clone());
         if let Settlement::Redelivered { tools, .. } = settlement {
             for (name, pinned) in tools {

@@ -6,6 +6,7 @@ use crate::json::{self, Json, Violation};
 use crate::tool::Tool;
 use crate::words::{ApprovalId, DeadLetterId, RunId, Timestamp, sha256_hex};
 
+use super::approval::GuardedCall;
 use super::event::{ChildStatus, DeadLetterReason, Purpose, Settlement, StepError};
 
 /// A step and where it is in its life.
@@ -33,8 +34,8 @@ pub struct Step {
     pub in_doubt: bool,
     /// The last attempt whose callback came: each attempt has one.
     pub called_back: u32,
-    /// The digest of the arguments that a person approved.
-    pub approved: Option<String>,
+    /// The call that a person approved.
+    pub approved: Option<GuardedCall>,
     /// Its arguments could not be made: what its intent holds is what the plan says, unfilled.
     pub unfilled: bool,
     pub child: Option<Child>,
@@ -157,6 +158,8 @@ pub struct DeadLetter {
     pub request: Option<Request>,
     pub created_at: Timestamp,
     pub settled: Option<Settled>,
+    /// The entry that changed it last.
+    pub changed_seq: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]

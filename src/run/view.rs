@@ -323,8 +323,10 @@ pub fn approval<'a>(state: &'a State, approval: &'a Approval) -> ApprovalView<'a
 
 impl ApprovalView<'_> {
     /// For lists: the whole approval is read by its id.
-    pub fn without_arguments(self) -> Self {
+    pub fn listed(self, prompt_bytes_max: usize) -> Self {
+        let end = self.prompt.floor_char_boundary(prompt_bytes_max);
         Self {
+            prompt: self.prompt.get(..end).unwrap_or_default(),
             arguments: None,
             schema: None,
             data: None,

@@ -370,7 +370,7 @@ impl Sim {
             let Ok(woken) = woken else { return };
             world.0.borrow_mut().after_turn(&run_id);
             relay::relay(&world, &woken.messages).await;
-            if let Some(projection) = woken.projection {
+            for projection in woken.projections {
                 let text = serde_json::to_string(&projection).unwrap();
                 if world.send(Queue::Events, &[text]).await.is_ok() {
                     let mut inner = world.0.borrow_mut();
@@ -591,12 +591,15 @@ impl Inner {
         let outcome = self.with_object(run_id, |object| {
             object.home.handle(&object.disk, call, now, random)
         });
-        let Outcome { answer, projection } = outcome?;
+        let Outcome {
+            answer,
+            projections,
+        } = outcome?;
         if let (Some((token, held)), Ok(RunResult::Settle(reply))) = (report, &answer.result) {
             invariants::only_the_holder_reports(run_id, token, held, reply.recorded);
         }
         self.after_turn(run_id);
-        if let Some(projection) = projection {
+        for projection in projections {
             let body = serde_json::to_string(&projection).unwrap();
             self.enqueue(2, &body);
             self.objects
