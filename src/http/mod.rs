@@ -1,7 +1,7 @@
 //! The HTTP API: from a request to its answer, with no word of the platform.
 //!
 //! ```text
-//! respond ─► routes ─► auth ─► query · body ─► runs · definitions · envelopes · dead_letters · tenants
+//! respond ─► routes ─► auth ─► query · body ─► runs · log · definitions · envelopes · dead_letters · tenants
 //!               │                                        │
 //!               └─► documents                            └─► flow · ports        problem, on any way out
 //! ```
@@ -13,6 +13,7 @@ mod documents;
 mod envelopes;
 mod first_use;
 pub mod headers;
+mod log;
 mod once;
 mod page;
 pub mod problem;
@@ -162,7 +163,7 @@ async fn act_of_tenant<W: World>(
         Act::StartRun => runs::start(call, tenant_id).await,
         Act::ListRuns => runs::list(call, tenant_id).await,
         Act::GetRun => runs::get(call, tenant_id).await,
-        Act::RunEvents => runs::events(call, tenant_id).await,
+        Act::RunEvents => log::events(call, tenant_id).await,
         Act::CancelRun => runs::cancel(call, tenant_id).await,
         Act::TakeEnvelopes => envelopes::take(call, tenant_id).await,
         Act::ListDeadLetters => dead_letters::list(call, tenant_id).await,
