@@ -22,6 +22,8 @@ mod runs;
 mod tenants;
 
 #[cfg(test)]
+mod log_tests;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;

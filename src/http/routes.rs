@@ -186,7 +186,7 @@ pub const ROUTES: &[Route] = {
         get("/v1/runs/{run_id}", &[], GetRun),
         get(
             "/v1/runs/{run_id}/events",
-            &["after", "cursor", "limit"],
+            &["after", "order", "cursor", "limit"],
             RunEvents,
         ),
         post("/v1/runs/{run_id}/cancel", Optional, Operator, CancelRun),

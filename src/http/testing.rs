@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::flow::home::{Home, LogStore};
+use crate::flow::log_table::LogTable;
 use crate::json::{self, Value};
 use crate::ports::{Failpoint, Fault, Queue, RunAnswer, RunCall, TenantAnswer, TenantCall, World};
 use crate::run::Row;
@@ -18,23 +19,29 @@ use super::{Body, Config, Request, Response, respond};
 pub const DEV: &str = "dev-key";
 pub const ADMIN: &str = "operator-token";
 
-#[derive(Default)]
-pub struct Log(RefCell<Vec<Row>>);
+pub struct Log(LogTable<Db>);
+
+impl Default for Log {
+    fn default() -> Self {
+        Self(LogTable::new(Db::empty()))
+    }
+}
 
 impl LogStore for Log {
     fn load(&self) -> Result<Vec<Row>, Fault> {
-        Ok(self.0.borrow().clone())
+        self.0.load()
     }
 
     fn page(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault> {
-        let rows = self.0.borrow();
-        let first = rows.iter().rposition(|row| row.seq <= seq).unwrap_or(0);
-        Ok(rows.iter().skip(first).take(limit).cloned().collect())
+        self.0.page(seq, limit)
+    }
+
+    fn page_back(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault> {
+        self.0.page_back(seq, limit)
     }
 
     fn append(&self, rows: &[Row]) -> Result<(), Fault> {
-        self.0.borrow_mut().extend_from_slice(rows);
-        Ok(())
+        self.0.append(rows)
     }
 
     fn set_alarm(&self, _: Timestamp) -> Result<(), Fault> {
@@ -52,6 +59,8 @@ pub struct Fake {
     pub logged: RefCell<Vec<String>>,
     /// Whether objects can be reached.
     pub is_down: Cell<bool>,
+    /// The pauses that were made.
+    pub slept_ms: RefCell<Vec<i64>>,
 }
 
 impl Fake {
@@ -70,6 +79,7 @@ impl Fake {
             tenant_calls: Cell::new(0),
             logged: RefCell::default(),
             is_down: Cell::new(false),
+            slept_ms: RefCell::default(),
         }
     }
 
@@ -145,7 +155,10 @@ impl World for Fake {
         None
     }
 
-    async fn sleep(&self, _: i64) {}
+    async fn sleep(&self, ms: i64) {
+        self.slept_ms.borrow_mut().push(ms);
+        self.now.set(self.now.get().plus_ms(ms));
+    }
 
     fn keeps_every_outcome(&self) -> bool {
         false

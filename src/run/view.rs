@@ -1,6 +1,7 @@
 //! What clients are shown of a run: the run itself, its dead letters, pages of its log.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
@@ -200,28 +201,31 @@ pub fn dead_letter<'a>(state: &'a State, letter: &'a DeadLetter) -> DeadLetterVi
     }
 }
 
-/// Entries `after + 1 ..= after + limit` of a log, as clients read them. `rows` begin with the row
-/// that holds entry `after`, or with the first.
+/// Entries `seqs` of a log, as clients read them, oldest first. What stands below the first row's
+/// first entry is not among `rows`, so that entry is left out, unless it is the log's first: nobody
+/// could say its `prev_hash`.
 pub fn entries(
     identity: &Identity,
     rows: &[Row],
-    after: u64,
-    limit: usize,
+    seqs: RangeInclusive<u64>,
 ) -> Result<Vec<Value>, Corrupt> {
+    let first = rows.iter().rposition(|row| row.seq < *seqs.start());
+    let rows = rows.get(first.unwrap_or(0)..).unwrap_or_default();
     let mut page = Vec::new();
-    let mut prev_hash = ZERO_HASH.to_owned();
-    for row in rows {
+    let is_begun = rows.first().is_some_and(|row| row.seq == 1);
+    let mut prev_hash = is_begun.then(|| ZERO_HASH.to_owned());
+    for row in rows.iter().take_while(|row| row.seq <= *seqs.end()) {
         let read = read_row(row)?;
-        for (offset, recorded) in read.entries.iter().enumerate() {
+        for (offset, recorded) in read.entries.into_iter().enumerate() {
             let seq = read.seq.saturating_add(offset as u64);
-            if seq > after && page.len() < limit {
+            if let Some(prev_hash) = prev_hash.filter(|_| seqs.contains(&seq)) {
                 let entry = recorded.entry(identity, seq, &prev_hash);
                 page.push(entry.map_err(|e| Corrupt {
                     seq,
                     message: e.to_string(),
                 })?);
             }
-            prev_hash.clone_from(&recorded.hash);
+            prev_hash = Some(recorded.hash);
         }
     }
     Ok(page)
