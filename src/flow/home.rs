@@ -391,7 +391,7 @@ impl Home {
             entries,
             last_seq: state.seq,
             status: state.status.as_str().to_owned(),
-            ended: state.status.is_end(),
+            ended: state.has_ended(),
         };
         self.state = Some(state);
         Ok(result)

@@ -1,19 +1,20 @@
-//! A run's log as clients read it: in pages or in lines.
+//! A run's log as clients read it: in pages, in lines, or as it grows.
 
-use serde_json::json;
 use serde_json::value::RawValue;
 
+use crate::flow::home::PAGE_BYTES_MAX;
 use crate::ports::{Fault, RunOp, RunResult, World};
 use crate::words::limits::LIST_LIMIT_MAX;
 use crate::words::{RunId, TenantId};
 
+use super::event_stream;
 use super::headers::LogForm;
 use super::page::{Query, bad_cursor, digits};
-use super::problem::{INVALID_RUN, NOT_ACCEPTABLE, Problem};
+use super::problem::{INVALID_RUN, Problem};
 use super::runs::{ask, unexpected_of_run};
 use super::{Call, Response};
 
-/// Where an answer of lines ends, to be gone on with by its `Link`: it is longer by a page at most.
+/// Where an answer of lines ends, to be gone on with by its `Link`.
 const LINES_BYTES_MAX: usize = 4_194_304;
 const LINES_MAX: usize = 2_000;
 
@@ -38,14 +39,7 @@ pub async fn events<W: World>(
     match call.headers.log_form() {
         LogForm::Json => list(call, tenant_id, &run_id, wanted).await,
         LogForm::Lines => lines(call, tenant_id, &run_id, wanted).await,
-        LogForm::EventStream => Err(Problem::new(
-            NOT_ACCEPTABLE,
-            "a log is offered as application/json and as application/x-ndjson",
-        )
-        .with(
-            "offered",
-            json!(["application/json", "application/x-ndjson"]),
-        )),
+        LogForm::EventStream => event_stream::begin(call, tenant_id, run_id, wanted).await,
     }
 }
 
@@ -81,7 +75,7 @@ async fn lines<W: World>(
     let mut next = Some(wanted);
     while let Some(wanted) = next {
         let limit = count_max.saturating_sub(count).min(LIST_LIMIT_MAX);
-        if limit == 0 || text.len() >= LINES_BYTES_MAX {
+        if limit == 0 || text.len() + PAGE_BYTES_MAX > LINES_BYTES_MAX {
             break;
         }
         let page = read(call.world, tenant_id, run_id, wanted, limit).await?;
@@ -176,6 +170,10 @@ impl Wanted {
 pub struct LogPage {
     pub entries: Vec<Box<RawValue>>,
     pub last_seq: u64,
+    /// Of the run.
+    pub status: String,
+    /// Whether nothing can be added any more.
+    pub ended: bool,
     /// With what to go on. None: nothing is left of what was wanted.
     pub next: Option<Wanted>,
 }
@@ -195,7 +193,10 @@ pub async fn read<W: World>(
     };
     let answered = ask(world, tenant_id, run_id, op, INVALID_RUN).await?;
     let RunResult::Events {
-        entries, last_seq, ..
+        entries,
+        last_seq,
+        status,
+        ended,
     } = answered
     else {
         return Err(unexpected_of_run("read the log", run_id));
@@ -215,6 +216,8 @@ pub async fn read<W: World>(
     Ok(LogPage {
         entries,
         last_seq,
+        status,
+        ended,
         next,
     })
 }

@@ -11,6 +11,7 @@ mod dead_letters;
 mod definitions;
 mod documents;
 mod envelopes;
+pub mod event_stream;
 mod first_use;
 pub mod headers;
 mod log;
@@ -37,6 +38,7 @@ use crate::run::event::RequestRef;
 use crate::words::limits::VALUE_BYTES_MAX;
 use crate::words::{RunId, TenantId, sha256_hex};
 
+use event_stream::EventStream;
 use first_use::FirstUse;
 use headers::{Headers, Traceparent};
 use page::Query;
@@ -73,6 +75,8 @@ pub struct Response {
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: String,
+    /// What follows the body, piece by piece.
+    pub stream: Option<EventStream>,
 }
 
 /// What the deployment says.
@@ -102,6 +106,7 @@ pub async fn respond<W: World>(world: &W, config: &Config, request: Request) -> 
     let mut response = response.header("traceparent", span);
     if request.method == "HEAD" {
         response.body.clear();
+        response.stream = None;
     }
     response
 }
@@ -236,6 +241,7 @@ impl Response {
             status,
             headers: Vec::new(),
             body,
+            stream: None,
         }
         .header("content-type", content_type)
         .header("cache-control", "no-store")
@@ -254,6 +260,7 @@ impl Response {
             status: 204,
             headers: Vec::new(),
             body: String::new(),
+            stream: None,
         }
     }
 
