@@ -8,6 +8,10 @@ use crate::sql::{Sql, SqlRow, SqlValue};
 
 use super::home::PAGE_BYTES_MAX;
 
+/// Rows that are loaded at a time: what is under way from the database stands in memory several
+/// times, so a long log comes in pieces.
+const LOADED_ROWS_MAX: usize = 1_000;
+
 /// The table is made with its first row, so that asking for a run that does not exist stores
 /// nothing.
 pub struct LogTable<S> {
@@ -29,13 +33,17 @@ impl<S: Sql> LogTable<S> {
 
     /// Every row, in order.
     pub fn load(&self) -> Result<Vec<Row>, Fault> {
-        if !self.exists()? {
-            return Ok(Vec::new());
+        let mut loaded: Vec<Row> = Vec::new();
+        loop {
+            let seq = loaded.last().map_or(0, |row| row.seq);
+            let piece = self.page_in("seq > ?1", "ASC", seq, LOADED_ROWS_MAX)?;
+            let bytes: usize = piece.iter().map(|row| row.body.len()).sum();
+            let is_last = piece.len() < LOADED_ROWS_MAX && bytes < PAGE_BYTES_MAX;
+            loaded.extend(piece);
+            if is_last {
+                return Ok(loaded);
+            }
         }
-        rows(
-            self.sql
-                .exec("SELECT seq, body FROM log ORDER BY seq", &[])?,
-        )
     }
 
     /// The rows from the one that holds entry `seq` on: at most `limit`, and no more once they hold

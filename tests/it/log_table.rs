@@ -84,6 +84,22 @@ fn rows_come_back_in_their_order() {
 }
 
 #[test]
+fn a_long_log_comes_back_whole_though_in_pieces() {
+    for (count, bytes) in [(1_000, 10), (2_500, 10), (7, 400_000), (4, 1_048_576)] {
+        let table = table();
+        for seq in 1..=count {
+            table.append(&[row(seq, bytes)]).unwrap();
+        }
+        let all: Vec<u64> = (1..=count).collect();
+        assert_eq!(
+            seqs(&table.load().unwrap()),
+            all,
+            "{count} of {bytes} bytes"
+        );
+    }
+}
+
+#[test]
 fn rows_are_appended_all_or_none() {
     let table = table();
     table.append(&[row(1, 10)]).unwrap();
