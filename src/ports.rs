@@ -124,9 +124,11 @@ pub enum RunOp {
     /// The run as it was answered when it was created.
     FirstAnswer,
     View,
-    /// Entries `after + 1 ..= after + limit` of the log.
+    /// The log's entries above `after`, oldest first; with `before` those below that, newest first.
+    /// At most `limit`, and no more than a page may hold.
     Events {
         after: u64,
+        before: Option<u64>,
         limit: usize,
     },
     DeadLetters,
@@ -256,10 +258,11 @@ pub struct RunAnswer {
 pub enum RunResult {
     /// A run, a dead letter: JSON for the client as it stands.
     Shown(Box<RawValue>),
-    /// `status` tells whether the log can still grow.
+    /// `status` is the run's; `ended` tells whether the log can still grow.
     Events {
-        entries: Vec<Json>,
+        entries: Vec<Box<RawValue>>,
         last_seq: u64,
+        status: String,
         ended: bool,
     },
     DeadLetters(Vec<Box<RawValue>>),

@@ -26,6 +26,11 @@ export function respond(status, headers, body) {
   return new Response(body, { status, headers: JSON.parse(headers) });
 }
 
+/** An answer that begins with `begun`; the entry module asks `rest` for what follows. */
+export function respondLive(status, headers, begun, rest) {
+  return { status, headers: JSON.parse(headers), begun, rest };
+}
+
 /** Runs one statement and gives the names of its columns and its rows, or nothing where it has none. */
 export function query(storage, statement, params) {
   const cursor = storage.sql.exec(statement, ...params);

@@ -177,6 +177,10 @@ impl LogStore for RunLog {
         self.table.page(seq, limit)
     }
 
+    fn page_back(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault> {
+        self.table.page_back(seq, limit)
+    }
+
     fn append(&self, rows: &[Row]) -> Result<(), Fault> {
         self.table.append(rows)
     }

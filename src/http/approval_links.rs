@@ -202,5 +202,6 @@ fn page(status: u16, html: String) -> Response {
         status,
         headers: headers.collect(),
         body: html,
+        stream: None,
     }
 }

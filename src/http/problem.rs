@@ -47,8 +47,6 @@ kinds! {
         "There is no such path, or nothing of that id or name among what the key's tenant owns."
     METHOD_NOT_ALLOWED = 405 "method-not-allowed" "The path has no such method"
         "The path exists with other methods: the Allow header lists them."
-    NOT_ACCEPTABLE = 406 "not-acceptable" "No such form is offered"
-        "The Accept header asks for a form in which this is not offered. `offered` lists those that are."
     RUN_ENDED = 409 "run-ended" "The run has ended"
         "The run has ended, so nothing further can happen to it. `run_status` tells how it ended."
     RUN_FROZEN = 409 "run-frozen" "The run is frozen"

@@ -208,7 +208,7 @@ pub const ROUTES: &[Route] = {
         get("/v1/runs/{run_id}", &[], GetRun),
         get(
             "/v1/runs/{run_id}/events",
-            &["after", "cursor", "limit"],
+            &["after", "order", "cursor", "limit"],
             RunEvents,
         ),
         get("/v1/runs/{run_id}/diagnosis", &[], Diagnose),

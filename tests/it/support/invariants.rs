@@ -94,7 +94,7 @@ pub fn log_is_gapless_and_chained(object: &Object) {
     let Some(state) = fold::fold(&rows).expect("a log that can be read") else {
         return;
     };
-    let entries = view::entries(&state.identity, &rows, 0, usize::MAX).expect("entries");
+    let entries = view::entries(&state.identity, &rows, 1..=u64::MAX).expect("entries");
     let mut prev_hash = log::ZERO_HASH.to_owned();
     for (number, entry) in entries.iter().enumerate() {
         assert_eq!(
@@ -267,7 +267,7 @@ pub fn parents_know_their_children(inner: &Inner) {
             assert!(ended, "{run_id}: {child} was called off and goes on");
         }
         let rows = object.disk.rows.borrow();
-        let entries = view::entries(&state.identity, &rows, 0, usize::MAX).expect("entries");
+        let entries = view::entries(&state.identity, &rows, 1..=u64::MAX).expect("entries");
         let mut started: BTreeMap<String, u32> = BTreeMap::new();
         let mut ended: BTreeMap<String, u32> = BTreeMap::new();
         for entry in &entries {
@@ -300,7 +300,7 @@ pub fn signals_are_taken_once(inner: &Inner) {
             continue;
         };
         let rows = object.disk.rows.borrow();
-        let entries = view::entries(&state.identity, &rows, 0, usize::MAX).expect("entries");
+        let entries = view::entries(&state.identity, &rows, 1..=u64::MAX).expect("entries");
         let mut taken = BTreeMap::new();
         let mut keys = BTreeMap::new();
         for entry in &entries {

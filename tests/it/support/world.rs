@@ -147,6 +147,12 @@ impl LogStore for Disk {
         Ok(rows[from..].iter().take(limit).cloned().collect())
     }
 
+    fn page_back(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault> {
+        let rows = self.rows.borrow();
+        let count = rows.iter().filter(|row| row.seq <= seq).count();
+        Ok(rows[count.saturating_sub(limit)..count].to_vec())
+    }
+
     fn append(&self, rows: &[Row]) -> Result<(), Fault> {
         *self.appends.borrow_mut() += 1;
         self.rows.borrow_mut().extend_from_slice(rows);
