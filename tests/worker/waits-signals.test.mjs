@@ -440,8 +440,8 @@ describe("a signal and its timeout", () => {
     const random = randomOf(t);
     const branches = await orders("PT1S");
     const ids = await eachOf(Array.from({ length: 60 }), 60, async () => {
-      const { run_id } = await startWith(branches.plan);
-      const due = Date.parse((await world.dev.run(run_id)).waiting_for[0].until);
+      const { run_id, waiting_for } = await startWith(branches.plan);
+      const due = Date.parse(waiting_for[0].until);
       await pause(due - 30 + random.below(61) - Date.now());
       await signalled(world.dev, run_id, "ok", { paid: true });
       return run_id;
@@ -468,8 +468,8 @@ describe("a signal and its timeout", () => {
     const branches = await orders("PT0.2S");
     // Alarms fail for a while: nobody records what falls due.
     await seams.arm("alarm.entered", "error", { times: 1_000 });
-    const { run_id } = await startWith(branches.plan);
-    const due = Date.parse((await dev.run(run_id)).waiting_for[0].until);
+    const { run_id, waiting_for } = await startWith(branches.plan);
+    const due = Date.parse(waiting_for[0].until);
     await until(() => Date.now() > due + 50, { what: "the timeout has passed", every: 10 });
     assert.equal(await statusOf(run_id, 0), "waiting");
     await signalled(dev, run_id, "ok", { paid: true });
