@@ -306,6 +306,13 @@ pub struct Projection {
     pub approvals: Vec<ProjectedApproval>,
 }
 
+impl Projection {
+    /// Whether it tells of something that a person is to decide or to settle.
+    pub fn asks_somebody(&self) -> bool {
+        !self.dead_letters.is_empty() || !self.approvals.is_empty()
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProjectedDeadLetter {
     pub dead_letter_id: DeadLetterId,

@@ -8,6 +8,7 @@ use wasm_bindgen::{JsValue, prelude::wasm_bindgen};
 use worker_sys::DurableObjectState;
 
 use crate::flow::home::{Home, LogStore, Outcome};
+use crate::flow::index::project;
 use crate::flow::log_table::LogTable;
 use crate::flow::relay::relay;
 use crate::ports::{Failpoint, Fault, Projection, Queue, RunAnswer, RunCall, World};
@@ -136,17 +137,40 @@ impl Inner {
         }
     }
 
+    /// What somebody is asked, or must settle, the index hears at once; all else in batches.
     async fn send(&self, projections: &[Projection]) -> Result<(), Fault> {
+        if let Some(first) = projections.iter().find(|p| p.asks_somebody()) {
+            let told = project(&self.world, &first.tenant_id, projections.to_vec()).await;
+            match told {
+                Ok(()) => {
+                    self.mark_told(projections);
+                    return Ok(());
+                }
+                // By the queue it may be told late, so it does not count as told.
+                Err(fault) => self
+                    .world
+                    .log(&format!("an index will be told by the queue: {fault}")),
+            }
+            return self.enqueue(projections).await;
+        }
+        self.enqueue(projections).await?;
+        self.mark_told(projections);
+        Ok(())
+    }
+
+    fn mark_told(&self, projections: &[Projection]) {
+        if let (Ok(mut home), Some(last)) = (self.home.try_borrow_mut(), projections.last()) {
+            home.projected(last.seq);
+        }
+    }
+
+    async fn enqueue(&self, projections: &[Projection]) -> Result<(), Fault> {
         let texts: Vec<String> = projections
             .iter()
             .map(serde_json::to_string)
             .collect::<Result<_, _>>()
             .map_err(|e| Fault::new("write a projection of", "run", e.to_string()))?;
-        self.world.send(Queue::Events, &texts).await?;
-        if let (Ok(mut home), Some(last)) = (self.home.try_borrow_mut(), projections.last()) {
-            home.projected(last.seq);
-        }
-        Ok(())
+        self.world.send(Queue::Events, &texts).await
     }
 
     fn draw(&self) -> u64 {

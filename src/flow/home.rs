@@ -115,10 +115,7 @@ impl Home {
         self.counts.calls = self.counts.calls.saturating_add(1);
         let now = now.plus_ms(store.clock_offset_ms());
         let reads = call.op.reads();
-        let shows = matches!(
-            call.op,
-            RunOp::View | RunOp::Diagnose | RunOp::Events { .. }
-        );
+        let shows = call.op.shows();
         #[cfg(feature = "test-seams")]
         let moved_ms = call.op.moved_ms();
         #[cfg(not(feature = "test-seams"))]
@@ -405,10 +402,13 @@ impl Home {
                 let Some(state) = &self.state else {
                     return Err(unexpected());
                 };
-                let awaited = state
-                    .steps
-                    .iter()
-                    .filter(|s| s.phase == Phase::AwaitingChild);
+                // A child that failed may have been retried by hand, and have done its work since.
+                let awaited = state.steps.iter().filter(|step| {
+                    matches!(
+                        step.phase,
+                        Phase::AwaitingChild | Phase::DeadLettered { .. }
+                    )
+                });
                 let children = awaited.filter_map(|step| step.child.as_ref());
                 Ok(RunResult::Checked {
                     projections: projections(state, 0, now),

@@ -684,7 +684,7 @@ describe("a failed run is retried", () => {
     assert.equal(assertProblem(await control(done.run_id, "retry"), 409, "run-not-failed").run_status, "completed");
     // Without a key, one of many at once is carried out and the others see a run that goes on.
     const tool = await heldTool(world);
-    const failed = await dev.runToEnd({ plan: { steps: [{ id: "s", wait_for: "x", timeout: "PT0S" }, { id: "t", depends_on: [], tool: tool.name }] } }, ["running", "queued"]);
+    const failed = await dev.runToEnd({ plan: { steps: [{ id: "s", wait_for: "x", timeout: "PT0.2S" }, { id: "t", depends_on: [], tool: tool.name }] } }, ["running", "queued"]);
     await tool.called(1);
     tool.releaseAll();
     await dev.untilRun(failed.run_id, "failed");
