@@ -18,6 +18,7 @@ export async function lives() {
     /** As worlds call it. */
     dev: client,
     url: server.url,
+    stateDir,
     /** What all of them but the one that lives wrote. */
     output,
     /** What all of them wrote. */
