@@ -124,9 +124,11 @@ pub enum RunOp {
     /// The run as it was answered when it was created.
     FirstAnswer,
     View,
-    /// Entries `after + 1 ..= after + limit` of the log.
+    /// The log's entries above `after`, oldest first; with `before` those below that, newest first.
+    /// At most `limit`, and no more than a page may hold.
     Events {
         after: u64,
+        before: Option<u64>,
         limit: usize,
     },
     DeadLetters,
@@ -216,6 +218,20 @@ impl RunOp {
         }
     }
 
+    /// Whether a client is shown by it what it may look for in the index next.
+    pub fn shows(&self) -> bool {
+        matches!(
+            self,
+            Self::Start { .. }
+                | Self::FirstAnswer
+                | Self::View
+                | Self::Diagnose
+                | Self::Events { .. }
+                | Self::Control { .. }
+                | Self::SettleDeadLetter { .. }
+        )
+    }
+
     /// By how much it moves the run's clock.
     #[cfg(feature = "test-seams")]
     pub fn moved_ms(&self) -> i64 {
@@ -233,8 +249,8 @@ pub struct RunAnswer {
     pub messages: Vec<String>,
     /// What the tenant's index may not know of yet: whoever is shown the run tells the index first,
     /// so that what a client has seen it also finds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub untold: Option<Box<Projection>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untold: Vec<Projection>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -242,10 +258,11 @@ pub struct RunAnswer {
 pub enum RunResult {
     /// A run, a dead letter: JSON for the client as it stands.
     Shown(Box<RawValue>),
-    /// `status` tells whether the log can still grow.
+    /// `status` is the run's; `ended` tells whether the log can still grow.
     Events {
-        entries: Vec<Json>,
+        entries: Vec<Box<RawValue>>,
         last_seq: u64,
+        status: String,
         ended: bool,
     },
     DeadLetters(Vec<Box<RawValue>>),
@@ -262,7 +279,7 @@ pub enum RunResult {
         shown: Option<Box<RawValue>>,
     },
     Checked {
-        projection: Projection,
+        projections: Vec<Projection>,
         rearmed: bool,
         /// Child runs whose end is awaited.
         children: Vec<RunId>,
@@ -412,6 +429,10 @@ pub enum TenantCall {
     StaleRuns {
         before: Timestamp,
         limit: usize,
+    },
+    /// An ended run is about to be retried: the sweeper is to look at it again, whatever comes of that.
+    ReopenRun {
+        run_id: RunId,
     },
     /// A run that was registered and never born.
     ForgetRun {

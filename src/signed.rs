@@ -88,7 +88,8 @@ impl Signer {
             return None;
         }
         let claims = BASE64URL_NOPAD.decode(claims.as_bytes()).ok()?;
-        serde_json::from_slice(&claims).ok()
+        // Signed, so it was written here.
+        serde_json::from_str(std::str::from_utf8(&claims).ok()?).ok()
     }
 }
 

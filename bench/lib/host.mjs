@@ -49,7 +49,8 @@ async function startDormouse() {
     port,
     stateDir,
     build,
-    vars: { ALLOWED_INWARD_HOSTS: "127.0.0.1,localhost", DEV_API_KEY: "dev-key" },
+    // Seams exist in the local build alone.
+    vars: { ALLOWED_INWARD_HOSTS: "127.0.0.1,localhost", DEV_API_KEY: "dev-key", TEST_SEAMS: "1" },
   });
   return String(url);
 }

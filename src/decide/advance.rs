@@ -13,8 +13,8 @@ use crate::run::event::{
 };
 use crate::run::state::PlannerEnd;
 use crate::run::{Phase, State, Step};
-use crate::words::Timestamp;
 use crate::words::limits::{LOG_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::words::{DurationMs, Timestamp};
 
 use super::{Refusal, Turn, approval, child, signal, step};
 
@@ -213,11 +213,7 @@ fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
             if known {
                 return Ok(());
             }
-            let message = format!(
-                "the tenant had no tool {tool} when the run started: store it with PUT /v1/tools/{tool}, then redeliver"
-            );
-            let errors = vec![Violation::new("/payload/tool", message.clone())];
-            give_up(turn, index, DeadLetterReason::UnknownTool, message, errors)
+            step::unknown_tool(turn, index, &tool)
         }
         Begin::Malformed { tool, violations } => {
             if let Some((tool, arguments)) = tool {
@@ -319,7 +315,13 @@ fn plan_begin(state: &State, index: u32, now: Timestamp) -> Option<Begin> {
         },
         Action::SleepUntil { at } => match at.render(&scope, VALUE_BYTES_MAX) {
             Ok(value) => match value.as_str().map(Timestamp::parse) {
-                Some(Ok(until)) => Begin::Sleep { until },
+                Some(Ok(until)) if until <= now.plus_ms(DurationMs::MAX.ms()) => {
+                    Begin::Sleep { until }
+                }
+                Some(Ok(until)) => malformed(vec![Violation::new(
+                    "/sleep_until",
+                    format!("{until} is more than ten years away"),
+                )]),
                 _ => malformed(vec![Violation::new(
                     "/sleep_until",
                     format!(

@@ -2,11 +2,12 @@
 //!
 //! Each is idempotent: asked for what is so already, there is nothing to do.
 
-use crate::run::Status;
-use crate::run::event::{Event, RequestRef};
+use crate::run::event::{Event, RequestRef, StepError};
+use crate::run::{Phase, Status};
+use crate::tool::Effect;
 use crate::words::limits::LOG_BYTES_MAX;
 
-use super::{Control, Refusal, Reply, Turn, advance, approval, replayed, tick};
+use super::{Control, Refusal, Reply, Turn, advance, approval, replayed, settle, step, tick};
 
 pub(super) fn control(
     turn: &mut Turn,
@@ -101,7 +102,45 @@ fn retry(
         return refuse("the deadline of its parent run has passed".into());
     }
     turn.record(None, Event::RunRetried { comment, request })?;
+    doubt_again(turn)?;
+    miss_tools_again(turn)?;
     approval::ask_where_wanted(turn)?;
     advance::advance(turn)?;
     Ok(Reply::Done)
+}
+
+/// A step whose tool the run has not pinned cannot be called, retried or not: a person is asked again.
+fn miss_tools_again(turn: &mut Turn) -> Result<(), Refusal> {
+    let missing: Vec<(u32, String)> = turn
+        .state
+        .steps_indexed()
+        .filter(|(_, step)| matches!(step.phase, Phase::Ready { .. }))
+        .filter(|(_, step)| turn.state.tool_of(step).is_none())
+        .filter_map(|(index, step)| Some((index, step.request.as_ref()?.tool.clone())))
+        .collect();
+    missing
+        .into_iter()
+        .try_for_each(|(index, tool)| step::unknown_tool(turn, index, &tool))
+}
+
+/// A call that must not be made twice, and of which nobody knows what came: that the run is retried
+/// is no leave to make it again.
+fn doubt_again(turn: &mut Turn) -> Result<(), Refusal> {
+    let doubtful: Vec<u32> = turn
+        .state
+        .steps_indexed()
+        .filter(|(_, step)| step.in_doubt && matches!(step.phase, Phase::Ready { .. }))
+        .filter(|(index, _)| settle::effect(turn, *index) == Effect::AtMostOnce)
+        .map(|(index, _)| index)
+        .collect();
+    for index in doubtful {
+        let error = StepError {
+            reason: "outcome_unknown".into(),
+            message: "the run ended before it was known what came of the call".into(),
+            status_code: None,
+            errors: Vec::new(),
+        };
+        settle::unknown(turn, index, error)?;
+    }
+    Ok(())
 }

@@ -158,7 +158,7 @@ fn next_for_the_same_worker(
     }
 }
 
-fn effect(turn: &Turn, index: u32) -> Effect {
+pub(super) fn effect(turn: &Turn, index: u32) -> Effect {
     let step = turn.state.step(index);
     step.and_then(|step| turn.state.tool_of(step))
         .map_or(Effect::AtMostOnce, |p| p.tool.effect)

@@ -26,7 +26,7 @@ pub(super) fn receive(
             status: turn.state.status.as_str().to_owned(),
         });
     }
-    require_room(&turn.state, json::bytes_len(&payload))?;
+    require_room(&turn.state, &name, json::bytes_len(&payload))?;
     turn.record(
         None,
         Event::SignalReceived {
@@ -42,21 +42,28 @@ pub(super) fn receive(
     Ok(Reply::Done)
 }
 
-/// A flood of signals must not take the log's room from the run itself.
-fn require_room(state: &State, bytes: usize) -> Result<(), Refusal> {
+/// A flood of signals must not take the log's room from the run itself. One that a step waits for needs
+/// no room in the mailbox.
+fn require_room(state: &State, name: &str, bytes: usize) -> Result<(), Refusal> {
     let mailbox = &state.mailbox;
     let full = |what: String| {
-        let message = format!("{what}: the run takes no more signals until it has taken some");
+        let message = format!("{what}, and the run takes no more that nothing waits for yet");
         Err(Refusal::MailboxFull { message })
     };
+    if state.log_bytes.saturating_add(bytes) > LOG_BYTES_MAX - 2 * ROW_BYTES_MAX {
+        return full(format!("the log has {} bytes", state.log_bytes));
+    }
+    let awaited = state.steps.iter().any(|step| {
+        matches!(&step.phase, Phase::AwaitingSignal { names, .. } if names.iter().any(|n| n == name))
+    });
+    if awaited {
+        return Ok(());
+    }
     if mailbox.len() >= MAILBOX_SIGNALS_MAX {
         return full(format!("{} signals wait", mailbox.len()));
     }
     if mailbox.bytes().saturating_add(bytes) > MAILBOX_BYTES_MAX {
         return full(format!("signals of {} bytes wait", mailbox.bytes()));
-    }
-    if state.log_bytes.saturating_add(bytes) > LOG_BYTES_MAX - 2 * ROW_BYTES_MAX {
-        return full(format!("the log has {} bytes", state.log_bytes));
     }
     Ok(())
 }

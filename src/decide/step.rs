@@ -1,6 +1,6 @@
 //! A step's intent, and its failure.
 
-use crate::json::Json;
+use crate::json::{Json, Violation};
 use crate::plan::OnFailure;
 use crate::run::event::{DeadLetterReason, Event, StepError};
 
@@ -34,6 +34,21 @@ pub(super) fn fail(
         OnFailure::DeadLetter => open(turn, index, reason, message, errors),
         OnFailure::Fail | OnFailure::Continue => Ok(()),
     }
+}
+
+/// There is no such tool among those that the run pinned.
+pub(super) fn unknown_tool(turn: &mut Turn, index: u32, tool: &str) -> Result<(), Refusal> {
+    let message = format!(
+        "the tenant had no tool {tool} when the run started: store it with PUT /v1/tools/{tool}, then redeliver"
+    );
+    let reason = DeadLetterReason::UnknownTool;
+    let error = StepError {
+        reason: reason.as_str().to_owned(),
+        errors: vec![Violation::new("/payload/tool", message.clone())],
+        message,
+        status_code: None,
+    };
+    fail(turn, index, error, reason)
 }
 
 /// The step failed as it may: nothing is to be mended, so no person is asked.

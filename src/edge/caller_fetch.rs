@@ -1,7 +1,7 @@
 //! Calls tools over HTTP: a deadline, every redirect hop checked anew, at most so many bytes read.
 
 use crate::outward::{self, Redirect};
-use crate::tool::{Answer, OutboundRequest, Reply, Transport, TransportKind};
+use crate::tool::{Answer, OutboundRequest, Reply, Transport, TransportKind, callback_honoured};
 use crate::words::limits::VALUE_BYTES_MAX;
 
 use super::js::{self, Fault};
@@ -27,6 +27,7 @@ struct Hop {
     retry_after: Option<String>,
     content_type: Option<String>,
     location: Option<String>,
+    callback: Option<String>,
     /// `None`: longer than a result may be.
     body: Option<Vec<u8>>,
 }
@@ -70,8 +71,7 @@ fn reply(hop: Hop) -> Answer {
             status: hop.status,
             retry_after: hop.retry_after,
             content_type: hop.content_type,
-            // Nothing was offered that a tool could have honoured.
-            callback_honoured: false,
+            callback_honoured: callback_honoured(hop.callback.as_deref()),
             body,
         }),
         None => transport(
@@ -135,7 +135,8 @@ async fn fetch(request: &OutboundRequest, timeout_ms: u32) -> Result<Hop, Fault>
         retry_after: text(1),
         content_type: text(2),
         location: text(3),
-        body: bytes(answer.get(4)),
+        callback: text(4),
+        body: bytes(answer.get(5)),
     })
 }
 

@@ -19,6 +19,7 @@ use crate::words::limits::REQUEST_BODY_BYTES_MAX;
 use super::caller_fetch;
 use super::guard::{self, guarded};
 use super::js::{self, Fault};
+use super::live::LiveBody;
 use super::queues;
 use super::world::Edge;
 
@@ -53,6 +54,14 @@ extern "C" {
 
     #[wasm_bindgen(catch, js_name = respond)]
     fn respond_raw(status: u16, headers: &str, body: Option<&str>) -> Result<JsValue, JsValue>;
+
+    #[wasm_bindgen(catch, js_name = respondLive)]
+    fn respond_live_raw(
+        status: u16,
+        headers: &str,
+        begun: &str,
+        rest: LiveBody,
+    ) -> Result<JsValue, JsValue>;
 }
 
 async fn answer(request: JsValue, env: JsValue) -> Result<JsValue, Fault> {
@@ -77,20 +86,27 @@ async fn answer(request: JsValue, env: JsValue) -> Result<JsValue, Fault> {
     let world = Edge::new(env);
     #[cfg(feature = "test-seams")]
     if world.config.test_seams && request.path.starts_with("/dev/") {
-        return respond(super::seams::respond(&world, request).await);
+        let response = super::seams::respond(&world, request).await;
+        return respond(response, world);
     }
     let config = http::Config {
         admin_token: world.config.admin_token.clone(),
         dev_api_key: world.config.dev_api_key.clone(),
         version: env!("CARGO_PKG_VERSION"),
     };
-    respond(http::respond(&world, &config, request).await)
+    let response = http::respond(&world, &config, request).await;
+    respond(response, world)
 }
 
-fn respond(response: Response) -> Result<JsValue, Fault> {
+fn respond(response: Response, world: Edge) -> Result<JsValue, Fault> {
     let headers = serde_json::to_string(&response.headers).unwrap_or_default();
-    let body = (!matches!(response.status, 204 | 304)).then_some(response.body.as_str());
-    Ok(respond_raw(response.status, &headers, body)?)
+    let status = response.status;
+    if let Some(stream) = response.stream {
+        let rest = LiveBody::new(stream, world);
+        return Ok(respond_live_raw(status, &headers, &response.body, rest)?);
+    }
+    let body = (!matches!(status, 204 | 304)).then_some(response.body.as_str());
+    Ok(respond_raw(status, &headers, body)?)
 }
 
 /// Settles each message alone and never fails: a batch that fails is delivered again as a whole.

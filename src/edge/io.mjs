@@ -13,7 +13,7 @@ export async function call(url, method, headers, body, timeoutMs, bytesMax) {
   });
   const header = (name) => response.headers.get(name) ?? undefined;
   const bytes = await readBody(response, bytesMax);
-  return [response.status, header("retry-after"), header("content-type"), header("location"), bytes];
+  return [response.status, header("retry-after"), header("content-type"), header("location"), header("dormouse-callback"), bytes];
 }
 
 /** What a request says: method, URL, headers as JSON pairs, body. */
@@ -24,6 +24,11 @@ export async function read(request, bytesMax) {
 
 export function respond(status, headers, body) {
   return new Response(body, { status, headers: JSON.parse(headers) });
+}
+
+/** An answer that begins with `begun`; the entry module asks `rest` for what follows. */
+export function respondLive(status, headers, begun, rest) {
+  return { status, headers: JSON.parse(headers), begun, rest };
 }
 
 /** Runs one statement and gives the names of its columns and its rows, or nothing where it has none. */

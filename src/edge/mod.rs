@@ -9,6 +9,7 @@ mod entry;
 mod guard;
 mod js;
 mod kv;
+mod live;
 mod queues;
 mod run_do;
 #[cfg(feature = "test-seams")]

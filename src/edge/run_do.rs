@@ -86,11 +86,14 @@ impl Inner {
             .map_err(|e| Fault::new("read the call of", "run", e.to_string()))?;
         let mut home = self.home.try_borrow_mut().map_err(|_| busy())?;
         let (now, random) = (self.world.now(), self.draw());
-        let Outcome { answer, projection } = home.handle(&self.log, call, now, random)?;
+        let Outcome {
+            answer,
+            projections,
+        } = home.handle(&self.log, call, now, random)?;
         drop(home);
-        if let Some(projection) = projection {
+        if !projections.is_empty() {
             let inner = self.clone();
-            let told = guard::background("index", async move { inner.tell(projection).await });
+            let told = guard::background("index", async move { inner.tell(projections).await });
             // A promise that cannot be held on to runs all the same, and the alarm tells again.
             self.state.wait_until(&told).ok();
         }
@@ -120,30 +123,28 @@ impl Inner {
             home.wake(&self.log, self.world.now(), self.draw())?
         };
         relay(&self.world, &woken.messages).await;
-        match woken.projection {
-            Some(projection) => self.send(&projection).await,
-            None => Ok(()),
+        if woken.projections.is_empty() {
+            return Ok(());
         }
+        self.send(&woken.projections).await
     }
 
-    async fn tell(&self, projection: Projection) {
-        if let Err(fault) = self.send(&projection).await {
+    async fn tell(&self, projections: Vec<Projection>) {
+        if let Err(fault) = self.send(&projections).await {
             self.world
                 .log(&format!("the index will be told by the alarm: {fault}"));
         }
     }
 
-    async fn send(&self, projection: &Projection) -> Result<(), Fault> {
-        let text = serde_json::to_string(projection).map_err(|e| {
-            Fault::new(
-                "write a projection of",
-                projection.run_id.as_str(),
-                e.to_string(),
-            )
-        })?;
-        self.world.send(Queue::Events, &[text]).await?;
-        if let Ok(mut home) = self.home.try_borrow_mut() {
-            home.projected(projection.seq);
+    async fn send(&self, projections: &[Projection]) -> Result<(), Fault> {
+        let texts: Vec<String> = projections
+            .iter()
+            .map(serde_json::to_string)
+            .collect::<Result<_, _>>()
+            .map_err(|e| Fault::new("write a projection of", "run", e.to_string()))?;
+        self.world.send(Queue::Events, &texts).await?;
+        if let (Ok(mut home), Some(last)) = (self.home.try_borrow_mut(), projections.last()) {
+            home.projected(last.seq);
         }
         Ok(())
     }
@@ -174,6 +175,10 @@ impl LogStore for RunLog {
 
     fn page(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault> {
         self.table.page(seq, limit)
+    }
+
+    fn page_back(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault> {
+        self.table.page_back(seq, limit)
     }
 
     fn append(&self, rows: &[Row]) -> Result<(), Fault> {

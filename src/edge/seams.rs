@@ -172,6 +172,7 @@ pub async fn respond(world: &Edge, request: Request) -> Response {
         status,
         headers: vec![("content-type".to_owned(), content_type.to_owned())],
         body: body.to_string(),
+        stream: None,
     }
 }
 

@@ -65,10 +65,37 @@ function problem(status, type, title, headers = {}) {
   });
 }
 
+/** An answer whose body asks the core for its next piece when the client has taken the one before. */
+function live({ status, headers, begun, rest }) {
+  const encoder = new TextEncoder();
+  let piece = begun;
+  const body = new ReadableStream(
+    {
+      // Whatever is thrown here cuts the connection, so that the client knows of it.
+      async pull(controller) {
+        piece ??= await enter("stream", () => rest.next());
+        if (piece === undefined) controller.close();
+        else controller.enqueue(encoder.encode(piece));
+        piece = undefined;
+      },
+      cancel() {
+        try {
+          enter("stream", () => rest.cancel());
+        } catch {
+          // It is in the log, and there is nobody to tell.
+        }
+      },
+    },
+    { highWaterMark: 0 },
+  );
+  return new Response(body, { status, headers });
+}
+
 export default class extends WorkerEntrypoint {
   async fetch(request) {
     try {
-      return await enter("fetch", () => core.fetch(request, this.env, this.ctx));
+      const answer = await enter("fetch", () => core.fetch(request, this.env, this.ctx));
+      return answer instanceof Response ? answer : live(answer);
     } catch (failure) {
       return failure.lost
         ? problem(503, "interrupted", "The request was interrupted; send it again with the same Idempotency-Key", { "retry-after": "1" })

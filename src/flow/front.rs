@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use crate::agent::Agent;
-use crate::decide::Refusal;
+use crate::decide::{Control, Refusal};
 use crate::envelope::{Door, Envelope, accept};
 use crate::json::{Json, Value, Violation};
 use crate::plan::Action;
@@ -17,7 +17,7 @@ use crate::run::event::{DeadLetterReason, PinnedTool, RequestRef, RunCreated, Se
 use crate::schema;
 use crate::words::{DeadLetterId, RunId, TenantId, TraceId};
 
-use super::relay::{ask, relay};
+use super::relay::{ask, relay, tell};
 use super::stray;
 
 /// A start request that has passed `run-request`.
@@ -148,6 +148,7 @@ pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Ref
     };
     world.pass(Failpoint::FrontAfterCommit).await?;
     relay(world, &answer.messages).await;
+    tell(world, answer.untold).await;
     world.pass(Failpoint::FrontAfterSend).await?;
     Ok(Started {
         run_id,
@@ -346,6 +347,27 @@ pub async fn settle_dead_letter<W: World>(
         Ok(_) => Err(Fault::new("settle", run_id.as_str(), "got an answer of another kind").into()),
         Err(refusal) => Err(Refused::Run(refusal)),
     }
+}
+
+/// Has a failed run go on. The tenant's index is told first that the run may not have ended: an ended
+/// one is nobody's care.
+pub async fn retry_run<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    run_id: &RunId,
+    comment: Option<String>,
+    request: Option<RequestRef>,
+) -> Result<Result<RunResult, Refusal>, Fault> {
+    let reopen = TenantCall::ReopenRun {
+        run_id: run_id.clone(),
+    };
+    world.tenant(tenant_id, &reopen).await?;
+    let op = RunOp::Control {
+        control: Control::Retry,
+        comment,
+        request,
+    };
+    ask(world, tenant_id, run_id, op).await
 }
 
 /// Says nothing of the answer: it may hold what a tenant stored.

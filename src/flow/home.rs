@@ -11,7 +11,6 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::decide::{
     self, Claim, ClaimReply, Control, Input, Refusal, Reply, Settle, Turn, TurnedAway, decide,
 };
-use crate::json::Json;
 use crate::outbox::{self, Sent};
 use crate::ports::{Fault, Projection, RunAnswer, RunCall, RunOp, RunResult};
 use crate::run::event::RunCreated;
@@ -19,7 +18,7 @@ use crate::run::{Corrupt, Identity, Phase, Row, State, diagnosis, fold, log, vie
 use crate::words::limits::LIST_LIMIT_MAX;
 use crate::words::{ApprovalId, RunId, TenantId, Timestamp};
 
-use super::projection::projection;
+use super::projection::projections;
 
 #[cfg(feature = "test-seams")]
 mod seams;
@@ -29,7 +28,7 @@ const ALARM_IDLE_MS: i64 = 1_000;
 /// Why a child run was cancelled that its parent does not want any more.
 const CALLED_OFF: &str = "its parent run ended or was called off";
 
-/// Bytes of a log that are read at a time for a client.
+/// Bytes of a log that a client is given at a time, and about as many are read for it.
 pub const PAGE_BYTES_MAX: usize = 1_048_576;
 
 /// Where a run's log is kept. Each method is one synchronous stretch.
@@ -39,6 +38,9 @@ pub trait LogStore {
     /// The rows from the one that holds entry `seq` on: at most `limit`, and no more once they hold
     /// [`PAGE_BYTES_MAX`], but always one beside the first.
     fn page(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault>;
+    /// The rows up to the one that holds entry `seq`, in order: at most `limit`, the last ones, and
+    /// no more once they hold [`PAGE_BYTES_MAX`], but always one beside the last.
+    fn page_back(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault>;
     /// Appends rows, all or none.
     fn append(&self, rows: &[Row]) -> Result<(), Fault>;
     /// Sets the alarm, in the same commit as the rows appended before.
@@ -91,14 +93,14 @@ pub struct Counts {
 pub struct Outcome {
     pub answer: RunAnswer,
     /// For the `events` queue.
-    pub projection: Option<Projection>,
+    pub projections: Vec<Projection>,
 }
 
 /// What the alarm found to do.
 #[derive(Default)]
 pub struct Woken {
     pub messages: Vec<String>,
-    pub projection: Option<Projection>,
+    pub projections: Vec<Projection>,
 }
 
 impl Home {
@@ -130,29 +132,29 @@ impl Home {
             }
         };
         if reads || result.is_err() {
-            let untold = if shows { self.untold() } else { None };
+            let untold = if shows { self.untold() } else { Vec::new() };
             return Ok(Outcome {
                 answer: RunAnswer {
                     result,
                     messages: Vec::new(),
                     untold,
                 },
-                projection: None,
+                projections: Vec::new(),
             });
         }
         let messages = self.take_due(now.plus_ms(moved_ms));
         self.set_alarm(store)?;
-        if let Ok(RunResult::Checked { projection, .. }) = &result {
+        if let (Ok(RunResult::Checked { .. }), Some(state)) = (&result, &self.state) {
             // The sweeper tells the index itself.
-            self.projected(projection.seq);
+            self.projected(state.seq);
         }
         Ok(Outcome {
             answer: RunAnswer {
                 result,
                 messages,
-                untold: None,
+                untold: if shows { self.untold() } else { Vec::new() },
             },
-            projection: self.take_projection(),
+            projections: self.take_projections(),
         })
     }
 
@@ -182,15 +184,15 @@ impl Home {
         }
         let messages = self.take_due(now);
         self.set_alarm(store)?;
-        let projection = match &self.state {
+        let projections = match &self.state {
             Some(state) if state.shown_seq > self.projected_seq => {
-                Some(projection(state, state.updated_at))
+                projections(state, self.projected_seq, state.updated_at)
             }
-            _ => None,
+            _ => Vec::new(),
         };
         Ok(Woken {
             messages,
-            projection,
+            projections,
         })
     }
 
@@ -249,7 +251,11 @@ impl Home {
                 self.state = Some(state);
                 first_answer(store)
             }
-            RunOp::Events { after, limit } => self.events(store, state, after, limit),
+            RunOp::Events {
+                after,
+                before,
+                limit,
+            } => self.events(store, state, after, before, limit),
             RunOp::DeadLetters => {
                 let shown = state.dead_letters.iter().rev();
                 let letters = shown.map(|letter| raw(&view::dead_letter(&state, letter)));
@@ -406,7 +412,7 @@ impl Home {
                     .filter(|s| s.phase == Phase::AwaitingChild);
                 let children = awaited.filter_map(|step| step.child.as_ref());
                 Ok(RunResult::Checked {
-                    projection: projection(state, now),
+                    projections: projections(state, 0, now),
                     rearmed,
                     children: children.map(|child| child.run_id.clone()).collect(),
                 })
@@ -515,28 +521,39 @@ impl Home {
         store: &S,
         state: State,
         after: u64,
+        before: Option<u64>,
         limit: usize,
     ) -> Result<RunResult, Failure> {
         let limit = limit.min(LIST_LIMIT_MAX);
-        // The entry before the page is read with it: its hash is the first one's `prev_hash`.
-        let rows = if after >= state.seq {
-            Vec::new()
-        } else {
-            store.page(after.max(1), limit + 1)?
+        let count = limit as u64;
+        let above = after.saturating_add(1);
+        let (first, last) = match before {
+            None => (above, after.saturating_add(count).min(state.seq)),
+            Some(before) => {
+                let last = before.saturating_sub(1).min(state.seq);
+                (above.max((last + 1).saturating_sub(count)), last)
+            }
         };
-        let entries = view::entries(&state.identity, &rows, after, limit);
-        let entries = entries
-            .map_err(refuse)?
-            .into_iter()
-            .map(Json::new)
-            .collect();
-        let (last_seq, ended) = (state.seq, state.status.is_end());
-        self.state = Some(state);
-        Ok(RunResult::Events {
+        // The entry before the page is read with it: its hash is the first one's `prev_hash`.
+        let rows = match before {
+            _ if first > last => Vec::new(),
+            None => store.page(after.max(1), limit + 1)?,
+            Some(_) => store.page_back(last, limit + 1)?,
+        };
+        let entries = view::entries(&state.identity, &rows, first..=last).map_err(refuse)?;
+        let mut entries = entries.iter().map(raw).collect::<Result<Vec<_>, _>>()?;
+        if before.is_some() {
+            entries.reverse();
+        }
+        fit_page(&mut entries);
+        let result = RunResult::Events {
             entries,
-            last_seq,
-            ended,
-        })
+            last_seq: state.seq,
+            status: state.status.as_str().to_owned(),
+            ended: state.has_ended(),
+        };
+        self.state = Some(state);
+        Ok(result)
     }
 
     fn show(
@@ -661,22 +678,29 @@ impl Home {
     }
 
     /// What a client who is shown the run may look for in the index, and the index may not have yet.
-    fn untold(&self) -> Option<Box<Projection>> {
-        let state = self.state.as_ref()?;
+    fn untold(&self) -> Vec<Projection> {
+        let Some(state) = &self.state else {
+            return Vec::new();
+        };
         let asks = state.open_dead_letters().next().is_some()
             || state.approvals.iter().any(|a| a.verdict.is_none());
-        let untold = asks && state.shown_seq > self.projected_seq;
-        untold.then(|| Box::new(projection(state, state.updated_at)))
+        if asks && state.shown_seq > self.projected_seq {
+            projections(state, self.projected_seq, state.updated_at)
+        } else {
+            Vec::new()
+        }
     }
 
-    /// What the index must be told at once: that the run came to rest, or of a dead letter.
-    fn take_projection(&mut self) -> Option<Projection> {
-        let state = self.state.as_ref()?;
+    /// What the index must be told at once: that the run came to rest, of a dead letter, of an approval.
+    fn take_projections(&mut self) -> Vec<Projection> {
+        let Some(state) = &self.state else {
+            return Vec::new();
+        };
         if state.shown_seq <= self.projected_seq || state.shown_seq != state.seq {
-            return None;
+            return Vec::new();
         }
         self.counts.projections = self.counts.projections.saturating_add(1);
-        Some(projection(state, state.updated_at))
+        projections(state, self.projected_seq, state.updated_at)
     }
 
     /// Takes the state out of memory, or folds it from the log. Whoever takes it puts it back, or
@@ -742,6 +766,18 @@ fn unexpected() -> Failure {
 
 fn raw(view: &impl Serialize) -> Result<Box<RawValue>, Failure> {
     to_raw_value(view).map_err(|e| Failure::Fault(Fault::new("show", "run", e.to_string())))
+}
+
+/// Cuts a page off where it would become larger than [`PAGE_BYTES_MAX`], after one item at the
+/// earliest.
+fn fit_page(items: &mut Vec<Box<RawValue>>) {
+    let mut bytes = 0_usize;
+    let fitting = items.iter().take_while(|item| {
+        bytes = bytes.saturating_add(item.get().len());
+        bytes <= PAGE_BYTES_MAX
+    });
+    let fitting = fitting.count().max(1);
+    items.truncate(fitting);
 }
 
 /// The run as it was when it was born: what its first row adds up to.

@@ -9,6 +9,10 @@ use crate::words::{RunId, TenantId};
 
 use super::home::PAGE_BYTES_MAX;
 
+/// Rows that are loaded at a time: what is under way from the database stands in memory several
+/// times, so a long log comes in pieces.
+const LOADED_ROWS_MAX: usize = 1_000;
+
 /// The table is made with its first row, so that asking for a run that does not exist stores
 /// nothing.
 pub struct LogTable<S> {
@@ -30,28 +34,48 @@ impl<S: Sql> LogTable<S> {
 
     /// Every row, in order.
     pub fn load(&self) -> Result<Vec<Row>, Fault> {
-        if !self.exists()? {
-            return Ok(Vec::new());
+        let mut loaded: Vec<Row> = Vec::new();
+        loop {
+            let seq = loaded.last().map_or(0, |row| row.seq);
+            let piece = self.page_in("seq > ?1", "ASC", seq, LOADED_ROWS_MAX)?;
+            let bytes: usize = piece.iter().map(|row| row.body.len()).sum();
+            let is_last = piece.len() < LOADED_ROWS_MAX && bytes < PAGE_BYTES_MAX;
+            loaded.extend(piece);
+            if is_last {
+                return Ok(loaded);
+            }
         }
-        rows(
-            self.sql
-                .exec("SELECT seq, body FROM log ORDER BY seq", &[])?,
-        )
     }
 
     /// The rows from the one that holds entry `seq` on: at most `limit`, and no more once they hold
     /// [`PAGE_BYTES_MAX`], but always one beside the first.
     pub fn page(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault> {
+        let from = "seq >= (SELECT max(seq) FROM log WHERE seq <= ?1)";
+        self.page_in(from, "ASC", seq, limit)
+    }
+
+    /// The rows up to the one that holds entry `seq`, in order: at most `limit`, the last ones, and
+    /// no more once they hold [`PAGE_BYTES_MAX`], but always one beside the last.
+    pub fn page_back(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault> {
+        self.page_in("seq <= ?1", "DESC", seq, limit)
+    }
+
+    fn page_in(&self, from: &str, order: &str, seq: u64, limit: usize) -> Result<Vec<Row>, Fault> {
         if !self.exists()? {
             return Ok(Vec::new());
         }
-        let statement = "SELECT seq, body FROM (
-               SELECT seq, body, row_number() OVER (ORDER BY seq) AS place,
-                 sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
-               FROM log WHERE seq >= (SELECT max(seq) FROM log WHERE seq <= ?1) ORDER BY seq LIMIT ?2
-             ) WHERE before < ?3 OR place = 2 ORDER BY seq";
+        // Sizes first: a body is only read when its row is of the page.
+        let statement = format!(
+            "SELECT log.seq, log.body FROM (
+               SELECT seq, row_number() OVER (ORDER BY seq {order}) AS place,
+                 sum(bytes) OVER (ORDER BY seq {order}) - bytes AS before
+               FROM (SELECT seq, octet_length(body) AS bytes FROM log
+                     WHERE {from} ORDER BY seq {order} LIMIT ?2)
+             ) AS near JOIN log ON log.seq = near.seq
+             WHERE before < ?3 OR place = 2 ORDER BY log.seq"
+        );
         let params = [int(seq), int(limit as u64), int(PAGE_BYTES_MAX as u64)];
-        rows(self.sql.exec(statement, &params)?)
+        rows(self.sql.exec(&statement, &params)?)
     }
 
     /// Appends rows, all or none. Costs one written row each.

@@ -1,8 +1,6 @@
 //! What a tenant's index is told of a run: read off its state.
 
-use std::cmp::Reverse;
-
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 
 use crate::outbox::{self, Sent};
 use crate::ports::{ProjectedApproval, ProjectedDeadLetter, Projection};
@@ -11,33 +9,59 @@ use crate::words::Timestamp;
 
 /// A dead letter above this is listed without its envelope, an approval without its arguments.
 const LISTED_BYTES_MAX: usize = 16_384;
-/// Of all that is told of one run at once: a queue's message must hold it. What changed last is told
-/// first; of what is left out, the index has heard before.
-const TOLD_BYTES_MAX: usize = 96_000;
+/// Of a prompt in a list that is listed without its arguments.
+const LISTED_PROMPT_BYTES_MAX: usize = 2_000;
+/// Of what is told at once: a queue's message must hold it.
+const TOLD_BYTES_MAX: usize = 64_000;
 
-pub fn projection(state: &State, now: Timestamp) -> Projection {
-    let mut bytes = 0;
-    let mut fits = |shown: &RawValue| {
-        bytes += shown.get().len();
-        bytes <= TOLD_BYTES_MAX
-    };
-    let mut approvals: Vec<&Approval> = state.approvals.iter().collect();
-    approvals.sort_by_key(|approval| Reverse(changed_at(approval)));
-    let approvals = approvals
-        .into_iter()
-        .filter_map(|approval| projected_approval(state, approval))
-        .take_while(|approval| fits(&approval.shown))
-        .collect();
-    let mut dead_letters: Vec<&DeadLetter> = state.dead_letters.iter().collect();
-    dead_letters.sort_by_key(|letter| {
-        let settled = letter.settled.as_ref().map(|settled| settled.at);
-        Reverse(settled.unwrap_or(letter.created_at))
-    });
-    let dead_letters = dead_letters
-        .into_iter()
+/// The run as it is, with the dead letters and approvals that changed after entry `told_seq`: in as
+/// many pieces as their size asks for.
+pub fn projections(state: &State, told_seq: u64, now: Timestamp) -> Vec<Projection> {
+    let letters = state
+        .dead_letters
+        .iter()
+        .filter(|l| l.changed_seq > told_seq);
+    let letters = letters
         .filter_map(|letter| projected(state, letter))
-        .take_while(|letter| fits(&letter.shown))
-        .collect();
+        .map(Told::Letter);
+    let approvals = state.approvals.iter().filter(|a| a.changed_seq > told_seq);
+    let approvals = approvals
+        .filter_map(|approval| projected_approval(state, approval))
+        .map(Told::Approval);
+    let mut pieces = vec![summary(state, now)];
+    let mut bytes = 0;
+    for told in letters.chain(approvals) {
+        let size = told.bytes();
+        if bytes + size > TOLD_BYTES_MAX && bytes > 0 {
+            pieces.push(summary(state, now));
+            bytes = 0;
+        }
+        bytes += size;
+        if let Some(piece) = pieces.last_mut() {
+            match told {
+                Told::Letter(letter) => piece.dead_letters.push(letter),
+                Told::Approval(approval) => piece.approvals.push(approval),
+            }
+        }
+    }
+    pieces
+}
+
+enum Told {
+    Letter(ProjectedDeadLetter),
+    Approval(ProjectedApproval),
+}
+
+impl Told {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Letter(letter) => letter.shown.get().len(),
+            Self::Approval(approval) => approval.shown.get().len(),
+        }
+    }
+}
+
+fn summary(state: &State, now: Timestamp) -> Projection {
     Projection {
         tenant_id: state.tenant_id().clone(),
         run_id: state.run_id().clone(),
@@ -49,8 +73,8 @@ pub fn projection(state: &State, now: Timestamp) -> Projection {
         updated_at: state.updated_at,
         ended_at: state.ended_at,
         quiet_until: quiet_until(state, now),
-        dead_letters,
-        approvals,
+        dead_letters: Vec::new(),
+        approvals: Vec::new(),
     }
 }
 
@@ -83,16 +107,11 @@ fn projected(state: &State, letter: &DeadLetter) -> Option<ProjectedDeadLetter> 
     })
 }
 
-fn changed_at(approval: &Approval) -> Timestamp {
-    let decided = approval.verdict.as_ref().map(|(at, _)| *at);
-    decided.unwrap_or(approval.requested_at)
-}
-
 fn projected_approval(state: &State, approval: &Approval) -> Option<ProjectedApproval> {
     let view = view::approval(state, approval);
     let shown = to_raw_value(&view).ok()?;
     let shown = if shown.get().len() > LISTED_BYTES_MAX {
-        to_raw_value(&view.without_arguments()).ok()?
+        to_raw_value(&view.listed(LISTED_PROMPT_BYTES_MAX)).ok()?
     } else {
         shown
     };

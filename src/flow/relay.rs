@@ -1,7 +1,7 @@
 //! Carries a run's messages to their queue.
 
 use crate::decide::Refusal;
-use crate::ports::{Failpoint, Fault, Queue, RunCall, RunOp, RunResult, World};
+use crate::ports::{Failpoint, Fault, Projection, Queue, RunCall, RunOp, RunResult, World};
 use crate::words::{RunId, TenantId};
 
 use super::index::project;
@@ -30,15 +30,20 @@ pub async fn ask<W: World>(
     let tenant_id = tenant_id.clone();
     let answer = world.run(run_id, &RunCall { tenant_id, op }).await?;
     relay(world, &answer.messages).await;
-    if let Some(projection) = answer.untold {
-        // The client may look next for what it is about to be shown. Where the index cannot be told
-        // now, it hears by the queue.
-        let tenant_id = projection.tenant_id.clone();
-        if let Err(fault) = project(world, &tenant_id, vec![*projection]).await {
-            world.log(&format!("an index will be told later: {fault}"));
-        }
-    }
+    tell(world, answer.untold).await;
     Ok(answer.result)
+}
+
+/// Tells the index what a client is about to be shown, and may look for next. Where the index cannot be
+/// told now, it hears by the queue.
+pub async fn tell<W: World>(world: &W, untold: Vec<Projection>) {
+    let Some(first) = untold.first() else {
+        return;
+    };
+    let tenant_id = first.tenant_id.clone();
+    if let Err(fault) = project(world, &tenant_id, untold).await {
+        world.log(&format!("an index will be told later: {fault}"));
+    }
 }
 
 async fn send<W: World>(world: &W, messages: &[String]) -> Result<(), Fault> {

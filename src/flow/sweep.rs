@@ -91,12 +91,12 @@ async fn sweep_tenant<W: World>(
         relay(world, &answer.messages).await;
         match answer.result {
             Ok(RunResult::Checked {
-                projection,
+                projections: told,
                 rearmed,
                 children,
             }) => {
                 findings.rearmed += u64::from(rearmed);
-                projections.push(projection);
+                projections.extend(told);
                 for child in children {
                     findings.resent += nudge(world, tenant_id, &child).await;
                 }

@@ -310,12 +310,14 @@ async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Repo
         Ok(request) => request,
         Err(report) => return report,
     };
-    let answer = call_alive(world, assignment, &request).await;
+    let mut answer = call_alive(world, assignment, &request).await;
+    if let (Answer::Reply(reply), None) = (&mut answer, &callback_url) {
+        // None was offered, so there is none to wait for.
+        reply.callback_honoured = false;
+    }
     match classify(&answer, world.now()) {
         Outcome::Succeeded { result } => completed(tool, &answer, result),
-        Outcome::Accepted if callback_url.is_some() => Report::Accepted,
-        // No callback was offered, so there is none to wait for.
-        Outcome::Accepted => completed(tool, &answer, Value::Null),
+        Outcome::Accepted => Report::Accepted,
         Outcome::Retryable {
             status_code,
             error,

@@ -1,6 +1,7 @@
 //! A run as a whole: cancelled, paused, resumed, retried; signalled; and asked why it stands still.
 
 use crate::decide::Control;
+use crate::flow::front::retry_run;
 use crate::json::{self, Json, Value, Violation};
 use crate::ports::{RunOp, RunResult, World};
 use crate::schema;
@@ -27,12 +28,20 @@ pub async fn control<W: World>(
     };
     let request = call.request_ref(format!("POST /v1/runs/{run_id}/{word}"))?;
     schema::validate(schema, &call.body).map_err(|errors| Problem::invalid(kind, errors))?;
-    let op = RunOp::Control {
-        control,
-        comment: call.text("comment"),
-        request,
+    let comment = call.text("comment");
+    let result = if control == Control::Retry {
+        retry_run(call.world, tenant_id, &run_id, comment, request)
+            .await?
+            .map_err(|refusal| Problem::refusal(refusal, kind))?
+    } else {
+        let op = RunOp::Control {
+            control,
+            comment,
+            request,
+        };
+        ask(call.world, tenant_id, &run_id, op, kind).await?
     };
-    match ask(call.world, tenant_id, &run_id, op, kind).await? {
+    match result {
         RunResult::Done {
             replayed,
             shown: Some(shown),

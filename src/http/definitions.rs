@@ -150,7 +150,7 @@ pub async fn delete<W: World>(
         name: name(call)?,
     };
     match call.world.tenant(tenant_id, &delete).await? {
-        TenantAnswer::Done => Ok(Response::no_content()),
+        TenantAnswer::Done => Ok(Response::empty(204)),
         TenantAnswer::NotFound => Err(Problem::not_found()),
         _ => Err(unexpected("delete a definition", tenant_id)),
     }

@@ -58,6 +58,7 @@ fn kept(content_type: &str, body: String) -> Response {
         status: 200,
         headers: Vec::new(),
         body,
+        stream: None,
     }
     .header("content-type", content_type)
     .header("cache-control", KEPT)

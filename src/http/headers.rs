@@ -5,6 +5,7 @@ use core::fmt;
 use crate::words::limits::IDEMPOTENCY_KEY_BYTES_MAX;
 use crate::words::{SpanId, TraceId};
 
+use super::page::digits;
 use super::problem::{INVALID_HEADER, Problem, UNSUPPORTED_MEDIA_TYPE};
 
 /// A request's headers, by lower-case names.
@@ -66,6 +67,20 @@ impl<'r> Headers<'r> {
             return Err(wrong("holds a control character"));
         }
         Ok(Some(key))
+    }
+
+    /// The `Last-Event-ID` of a client that comes back to an event stream: the number of the entry
+    /// that it saw last.
+    pub fn last_event_id(&self) -> Result<Option<u64>, Problem> {
+        const NAME: &str = "last-event-id";
+        if !self.0.iter().any(|(name, _)| name == NAME) {
+            return Ok(None);
+        }
+        let number = self.once(NAME).and_then(|text| digits(text.trim()));
+        number.map(Some).ok_or_else(|| {
+            let detail = "the Last-Event-ID must be the number of an entry, sent once";
+            Problem::new(INVALID_HEADER, detail).with("header", "Last-Event-ID")
+        })
     }
 
     /// The seconds of `Prefer: wait=N` (RFC 7240), at most [`PREFER_WAIT_S_MAX`].

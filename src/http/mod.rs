@@ -1,11 +1,13 @@
 //! The HTTP API: from a request to its answer, with no word of the platform.
 //!
 //! ```text
-//! respond ─► routes ─► auth ─► query · body ─► runs · definitions · envelopes · dead_letters · tenants
+//! respond ─► routes ─► auth ─► query · body ─► runs · log · definitions · envelopes · dead_letters · tenants
 //!               │                                        │
 //!               └─► documents                            └─► flow · ports        problem, on any way out
 //! ```
 
+mod approval_links;
+mod approval_page;
 mod approvals;
 pub mod auth;
 mod callbacks;
@@ -14,8 +16,10 @@ mod dead_letters;
 mod definitions;
 mod documents;
 mod envelopes;
+pub mod event_stream;
 mod first_use;
 pub mod headers;
+mod log;
 mod once;
 mod page;
 pub mod problem;
@@ -23,6 +27,8 @@ pub mod routes;
 mod runs;
 mod tenants;
 
+#[cfg(test)]
+mod log_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -37,6 +43,7 @@ use crate::run::event::RequestRef;
 use crate::words::limits::VALUE_BYTES_MAX;
 use crate::words::{RunId, TenantId, sha256_hex};
 
+use event_stream::EventStream;
 use first_use::FirstUse;
 use headers::{Headers, Traceparent};
 use page::Query;
@@ -75,6 +82,8 @@ pub struct Response {
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: String,
+    /// What follows the body, piece by piece.
+    pub stream: Option<EventStream>,
 }
 
 /// What the deployment says.
@@ -104,6 +113,7 @@ pub async fn respond<W: World>(world: &W, config: &Config, request: Request) -> 
     let mut response = response.header("traceparent", span);
     if request.method == "HEAD" {
         response.body.clear();
+        response.stream = None;
     }
     response
 }
@@ -146,6 +156,10 @@ async fn answer<W: World>(
             let call = call()?;
             act_of_tenant(&call, &caller, act).await
         }
+        To::ApprovalLink => {
+            let token = params.first().map_or("", String::as_str);
+            approval_links::follow(world, request, token).await
+        }
         To::Callback => {
             let token = params.first().map_or("", String::as_str);
             let claims = callbacks::claims(world, token)?;
@@ -177,7 +191,7 @@ async fn act_of_tenant<W: World>(
         Act::StartRun => runs::start(call, tenant_id).await,
         Act::ListRuns => runs::list(call, tenant_id).await,
         Act::GetRun => runs::get(call, tenant_id).await,
-        Act::RunEvents => runs::events(call, tenant_id).await,
+        Act::RunEvents => log::events(call, tenant_id).await,
         Act::Control(what) => control::control(call, tenant_id, what).await,
         Act::Signal => control::signal(call, tenant_id).await,
         Act::Diagnose => control::diagnosis(call, tenant_id).await,
@@ -261,6 +275,7 @@ impl Response {
             status,
             headers: Vec::new(),
             body,
+            stream: None,
         }
         .header("content-type", content_type)
         .header("cache-control", "no-store")
@@ -274,11 +289,12 @@ impl Response {
         Self::new(status, "application/problem+json; charset=utf-8", body)
     }
 
-    fn no_content() -> Self {
+    fn empty(status: u16) -> Self {
         Self {
-            status: 204,
+            status,
             headers: Vec::new(),
             body: String::new(),
+            stream: None,
         }
     }
 

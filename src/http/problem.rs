@@ -47,8 +47,6 @@ kinds! {
         "There is no such path, or nothing of that id or name among what the key's tenant owns."
     METHOD_NOT_ALLOWED = 405 "method-not-allowed" "The path has no such method"
         "The path exists with other methods: the Allow header lists them."
-    NOT_ACCEPTABLE = 406 "not-acceptable" "No such form is offered"
-        "The Accept header asks for a form in which this is not offered. `offered` lists those that are."
     RUN_ENDED = 409 "run-ended" "The run has ended"
         "The run has ended, so nothing further can happen to it. `run_status` tells how it ended."
     RUN_FROZEN = 409 "run-frozen" "The run is frozen"
@@ -67,8 +65,6 @@ kinds! {
         "The request was carried out before, and what was needed to show its key again has changed since. Revoke the key that `key_id` names, and make another."
     CALLBACK_GONE = 410 "callback-gone" "The callback is of no use any more"
         "The call was called back before, was replaced, or its run has ended. Nothing was changed, and asking again will not help."
-    LINK_GONE = 410 "link-gone" "The link has expired"
-        "The link to the approval was good for a time, and that is over. Ask whoever sent it for another."
     TOO_LARGE = 413 "too-large" "Too large"
         "The body, or a value in it, is larger than allowed. `limit_bytes` is the most, counted in encoded UTF-8 bytes. Nothing was done."
     UNSUPPORTED_MEDIA_TYPE = 415 "unsupported-media-type" "The body is not sent as JSON"
@@ -143,6 +139,10 @@ impl Problem {
     fn caused_by(mut self, cause: String) -> Self {
         self.more.cause = Some(cause);
         self
+    }
+
+    pub fn flaws(&self) -> &[Violation] {
+        &self.more.errors
     }
 
     /// With the flaws of the request's body.

@@ -38,6 +38,8 @@ pub enum To {
     Operator(OperatorAct),
     /// The holder of a callback's token, which is in the path.
     Callback,
+    /// The holder of a link to an approval, whose token is in the path: answered with a page.
+    ApprovalLink,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +166,16 @@ const fn document(path: &'static str, document: Document) -> Route {
     }
 }
 
+const fn approval_link(method: &'static str) -> Route {
+    Route {
+        method,
+        path: "/approvals/{token}",
+        query: &[],
+        body: BodyRule::Unread,
+        to: To::ApprovalLink,
+    }
+}
+
 /// Every route.
 pub const ROUTES: &[Route] = {
     use crate::decide::Control::{Cancel, Pause, Resume, Retry};
@@ -196,7 +208,7 @@ pub const ROUTES: &[Route] = {
         get("/v1/runs/{run_id}", &[], GetRun),
         get(
             "/v1/runs/{run_id}/events",
-            &["after", "cursor", "limit"],
+            &["after", "order", "cursor", "limit"],
             RunEvents,
         ),
         get("/v1/runs/{run_id}/diagnosis", &[], Diagnose),
@@ -250,6 +262,8 @@ pub const ROUTES: &[Route] = {
             body: Required,
             to: To::Callback,
         },
+        approval_link("GET"),
+        approval_link("POST"),
         post("/v1/envelopes", Required, Developer, TakeEnvelopes),
         get(
             "/v1/dead-letters",

@@ -182,7 +182,7 @@ pub async fn revoke_key<W: World>(call: &Call<'_, W>) -> Result<Response, Proble
         now: call.world.now(),
     };
     match call.world.tenant(&tenant_id, &revoke).await? {
-        TenantAnswer::Done => Ok(Response::no_content()),
+        TenantAnswer::Done => Ok(Response::empty(204)),
         TenantAnswer::NotFound => Err(Problem::not_found()),
         _ => Err(unexpected("revoke a key", &tenant_id)),
     }

@@ -125,8 +125,11 @@ fn refuse_misfits(fields: &Fields<'_>, action: &str, flaws: &mut Flaws) {
     if action != "tool" {
         refuse("arguments", "arguments belong to a step with a tool");
     }
-    if action != "approval" {
-        refuse("on_reject", "only an approval can be rejected");
+    if !matches!(action, "approval" | "tool") {
+        refuse(
+            "on_reject",
+            "only an approval, or the call of a tool that requires one, can be rejected",
+        );
     }
     if waits {
         if fields.get("timeout").is_none() {

@@ -137,8 +137,8 @@ fn each_mistake_has_its_place_and_its_advice() {
             "/steps/1/timeout: a tool's timeout and callback_timeout are part of its own definition",
         ),
         (
-            json!({ "id": "x", "tool": "t", "on_reject": "fail" }),
-            "/steps/1/on_reject: only an approval can be rejected",
+            json!({ "id": "x", "wait_for": "s", "on_reject": "fail" }),
+            "/steps/1/on_reject: only an approval, or the call of a tool that requires one",
         ),
         (
             json!({ "id": "x", "tool": "t", "arguments": [1] }),

@@ -123,6 +123,7 @@ impl State {
                     request: step.request.clone(),
                     created_at: at,
                     settled: None,
+                    changed_seq: entry.seq,
                 };
                 self.dead_letters.push(letter);
             }
@@ -215,7 +216,10 @@ impl State {
                 }
                 let step = self.step_mut(entry)?;
                 match purpose {
-                    Purpose::Call => step.attempt = *attempt,
+                    Purpose::Call => {
+                        step.attempt = *attempt;
+                        step.in_doubt = true;
+                    }
                     Purpose::Verify => step.verifications = step.verifications.saturating_add(1),
                 }
                 let lease = Lease {
@@ -257,6 +261,7 @@ impl State {
                 let step = self.step_mut(entry)?;
                 let (code, message) = (error.status_code, &error.message);
                 step.note(at, "retry_scheduled", code, Some(message));
+                step.in_doubt &= *purpose == Purpose::Verify;
                 step.losses = 0;
                 step.previous_wait_ms = Some(*wait_ms);
                 step.error = Some(error.clone());
@@ -274,6 +279,7 @@ impl State {
                 } else {
                     step.unfilled = error.reason == "invalid_arguments";
                 }
+                step.in_doubt = false;
                 step.losses = 0;
                 step.error = Some(error.clone());
                 step.phase = Phase::Failed;
@@ -413,6 +419,7 @@ impl State {
                     requested_at: entry.at,
                     call,
                     verdict: None,
+                    changed_seq: entry.seq,
                 });
             }
             Event::ApprovalDecided {
@@ -437,7 +444,7 @@ impl State {
                 let step = self.step_mut(entry)?;
                 match (call, decision) {
                     (Some(call), Decision::Approved) => {
-                        step.approved = Some(call.arguments_digest);
+                        step.approved = Some(call);
                         step.phase = Phase::Ready { since: at };
                     }
                     (None, Decision::Approved) => {
@@ -479,6 +486,7 @@ impl State {
             .find(|approval| &approval.approval_id == id && approval.verdict.is_none())
             .ok_or_else(|| entry.corrupt("an approval is settled that is not pending"))?;
         approval.verdict = Some((entry.at, verdict));
+        approval.changed_seq = entry.seq;
         Ok(approval.call.clone())
     }
 
@@ -594,6 +602,7 @@ impl State {
             at,
             settlement: settlement.clone(),
         });
+        letter.changed_seq = entry.seq;
         let (reason, message) = (letter.reason, letter.message.clone());
         if let Settlement::Redelivered { tools, .. } = settlement {
             for (name, pinned) in tools {
@@ -604,6 +613,7 @@ impl State {
         let step = self.step_mut(entry)?;
         match settlement {
             Settlement::Redelivered { .. } => {
+                step.in_doubt = false;
                 step.start_anew();
                 step.note(at, "redelivered", None, None);
                 step.phase = step.phase_to_do(at);
@@ -726,6 +736,7 @@ impl Step {
     fn finish(&mut self, phase: Phase, result: Json) {
         self.phase = phase;
         self.result = result;
+        self.in_doubt = false;
         self.error = None;
         self.losses = 0;
     }

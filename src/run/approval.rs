@@ -17,6 +17,8 @@ pub struct Approval {
     /// The call that it gives leave to, if it is for one.
     pub call: Option<GuardedCall>,
     pub verdict: Option<(Timestamp, Verdict)>,
+    /// The entry that changed it last.
+    pub changed_seq: u64,
 }
 
 /// A tool call as it is shown to whoever approves it. The digest is what the approval is good for.

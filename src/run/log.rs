@@ -3,6 +3,8 @@
 //! A row holds all entries of one turn, because a stored row costs as much as the whole turn. Its
 //! key is the sequence number of its first entry.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -276,12 +278,14 @@ struct StoredEntry {
     hash: String,
 }
 
-/// The entries of a row as clients read them: envelopes with `seq`, `prev_hash` and `hash`.
-/// `prev_hash` is that of the row's first entry, and becomes that of the next row's.
+/// Those entries of a row that are among `seqs`, as clients read them: envelopes with `seq`,
+/// `prev_hash` and `hash`. `prev_hash` is that of the row's first entry, and becomes that of the next
+/// row's; where it is not known, that entry is left out.
 pub fn shown_entries(
     identity: &Identity,
     row: &Row,
-    prev_hash: &mut String,
+    seqs: &RangeInclusive<u64>,
+    prev_hash: &mut Option<String>,
 ) -> Result<Vec<Value>, Corrupt> {
     let corrupt = |message: String| Corrupt {
         seq: row.seq,
@@ -289,22 +293,25 @@ pub fn shown_entries(
     };
     let mut shown = Vec::new();
     for (offset, raw) in read_body(row)?.entries.iter().enumerate() {
+        let seq = row.seq.saturating_add(offset as u64);
         let stored: StoredEntry =
             serde_json::from_str(raw.get()).map_err(|e| corrupt(e.to_string()))?;
-        let (event_type, payload) =
-            event::parts_of(stored.event.get()).map_err(|e| corrupt(e.to_string()))?;
-        let place = Place {
-            identity,
-            seq: row.seq.saturating_add(offset as u64),
-            at: stored.at,
-            step: stored.step,
-        };
-        let mut entry = place.unhashed_entry(event_type, payload, prev_hash);
-        if let Value::Object(members) = &mut entry {
-            members.insert("hash".into(), Value::String(stored.hash.clone()));
+        if let Some(prev_hash) = prev_hash.take().filter(|_| seqs.contains(&seq)) {
+            let (event_type, payload) =
+                event::parts_of(stored.event.get()).map_err(|e| corrupt(e.to_string()))?;
+            let place = Place {
+                identity,
+                seq,
+                at: stored.at,
+                step: stored.step,
+            };
+            let mut entry = place.unhashed_entry(event_type, payload, &prev_hash);
+            if let Value::Object(members) = &mut entry {
+                members.insert("hash".into(), Value::String(stored.hash.clone()));
+            }
+            shown.push(entry);
         }
-        *prev_hash = stored.hash;
-        shown.push(entry);
+        *prev_hash = Some(stored.hash);
     }
     Ok(shown)
 }

@@ -3,8 +3,8 @@
 pub mod event;
 mod upcast;
 pub mod log;
-pub mod step;
 pub mod approval;
+pub mod step;
 pub mod mailbox;
 pub mod state;
 mod apply;

@@ -8,7 +8,7 @@ use crate::plan::{self, OnFailure, OnReject, Plan};
 use crate::tool::Tool;
 use crate::words::{ApprovalId, DeadLetterId, RunId, TenantId, Timestamp, TraceId};
 
-use super::approval::Approval;
+use super::approval::{Approval, GuardedCall};
 use super::event::{Parent, PinnedTool, RequestRef, RunCreated, RunError, StepError};
 use super::log::{Corrupt, Identity, ZERO_HASH};
 use super::mailbox::Mailbox;
@@ -242,7 +242,10 @@ impl State {
         let (Some(request), Some(pinned)) = (&step.request, self.tool_of(step)) else {
             return false;
         };
-        pinned.tool.requires_approval && step.approved.as_ref() != Some(&request.arguments_digest())
+        let approved = |call: &GuardedCall| {
+            call.tool == request.tool && call.arguments_digest == request.arguments_digest()
+        };
+        pinned.tool.requires_approval && !step.approved.as_ref().is_some_and(approved)
     }
 
     /// The first failure that ends the run once nothing is under way any more.

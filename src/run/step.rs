@@ -6,6 +6,7 @@ use crate::json::{self, Json, Violation};
 use crate::tool::Tool;
 use crate::words::{ApprovalId, DeadLetterId, RunId, Timestamp, sha256_hex};
 
+use super::approval::GuardedCall;
 use super::event::{ChildStatus, DeadLetterReason, Purpose, Settlement, StepError};
 
 /// A step and where it is in its life.
@@ -29,10 +30,12 @@ pub struct Step {
     pub previous_wait_ms: Option<i64>,
     /// Verify requests made since the outcome became unknown.
     pub verifications: u32,
+    /// A call was made and nobody knows yet what came of it.
+    pub in_doubt: bool,
     /// The last attempt whose callback came: each attempt has one.
     pub called_back: u32,
-    /// The digest of the arguments that a person approved.
-    pub approved: Option<String>,
+    /// The call that a person approved.
+    pub approved: Option<GuardedCall>,
     /// Its arguments could not be made: what its intent holds is what the plan says, unfilled.
     pub unfilled: bool,
     pub child: Option<Child>,
@@ -155,6 +158,8 @@ pub struct DeadLetter {
     pub request: Option<Request>,
     pub created_at: Timestamp,
     pub settled: Option<Settled>,
+    /// The entry that changed it last.
+    pub changed_seq: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -186,6 +191,7 @@ impl Step {
             losses: 0,
             previous_wait_ms: None,
             verifications: 0,
+            in_doubt: false,
             called_back: 0,
             approved: None,
             unfilled: false,

@@ -1,6 +1,7 @@
 //! What clients are shown of a run: the run itself, its dead letters, pages of its log.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
@@ -323,8 +324,10 @@ pub fn approval<'a>(state: &'a State, approval: &'a Approval) -> ApprovalView<'a
 
 impl ApprovalView<'_> {
     /// For lists: the whole approval is read by its id.
-    pub fn without_arguments(self) -> Self {
+    pub fn listed(self, prompt_bytes_max: usize) -> Self {
+        let end = self.prompt.floor_char_boundary(prompt_bytes_max);
         Self {
+            prompt: self.prompt.get(..end).unwrap_or_default(),
             arguments: None,
             schema: None,
             data: None,
@@ -333,24 +336,21 @@ impl ApprovalView<'_> {
     }
 }
 
-/// Entries `after + 1 ..= after + limit` of a log, as clients read them. `rows` begin with the row
-/// that holds entry `after`, or with the first.
+/// Entries `seqs` of a log, as clients read them, oldest first. What stands below the first row's
+/// first entry is not among `rows`, so that entry is left out, unless it is the log's first: nobody
+/// could say its `prev_hash`.
 pub fn entries(
     identity: &Identity,
     rows: &[Row],
-    after: u64,
-    limit: usize,
+    seqs: RangeInclusive<u64>,
 ) -> Result<Vec<Value>, Corrupt> {
+    let first = rows.iter().rposition(|row| row.seq < *seqs.start());
+    let rows = rows.get(first.unwrap_or(0)..).unwrap_or_default();
     let mut page = Vec::new();
-    let mut prev_hash = ZERO_HASH.to_owned();
-    for row in rows {
-        let shown = log::shown_entries(identity, row, &mut prev_hash)?;
-        for (offset, entry) in shown.into_iter().enumerate() {
-            let seq = row.seq.saturating_add(offset as u64);
-            if seq > after && page.len() < limit {
-                page.push(entry);
-            }
-        }
+    let is_begun = rows.first().is_some_and(|row| row.seq == 1);
+    let mut prev_hash = is_begun.then(|| ZERO_HASH.to_owned());
+    for row in rows.iter().take_while(|row| row.seq <= *seqs.end()) {
+        page.extend(log::shown_entries(identity, row, &seqs, &mut prev_hash)?);
     }
     Ok(page)
 }

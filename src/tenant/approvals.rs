@@ -10,8 +10,8 @@ use crate::words::{ApprovalId, RunId};
 use super::page::{self, EXAMINED_MAX, Walk, count};
 use super::{broken, schema};
 
-/// Takes what a run says of one of its approvals; the caller knows that it is news. Rows written: 2
-/// for a new one, 1 for a changed one, else 0.
+/// Takes what a run says of one of its approvals; once it is not pending it is never pending again.
+/// Rows written: 2 for a new one, 1 for a changed one, else 0.
 pub fn project(sql: &impl Sql, run_id: &RunId, approval: &ProjectedApproval) -> Result<(), Fault> {
     let shown = approval.shown.get();
     let id = approval.approval_id.as_str();
@@ -22,7 +22,8 @@ pub fn project(sql: &impl Sql, run_id: &RunId, approval: &ProjectedApproval) -> 
     sql.exec(
         "INSERT INTO approvals (approval_id, run_id, status, body) VALUES (?1, ?2, ?3, ?4)
          ON CONFLICT (approval_id) DO UPDATE SET status = excluded.status, body = excluded.body
-            WHERE run_id = excluded.run_id AND (status <> excluded.status OR body <> excluded.body)",
+            WHERE run_id = excluded.run_id AND status = 'pending'
+              AND (status <> excluded.status OR body <> excluded.body)",
         &[
             id.into(),
             run_id.as_str().into(),

@@ -81,7 +81,7 @@ pub fn keep(sql: &impl Sql, letter: &StrayLetter) -> Result<TenantAnswer, Fault>
     Ok(TenantAnswer::Done)
 }
 
-/// Takes what a run says of one of its letters; the caller knows that it is news. Rows written: 2
+/// Takes what a run says of one of its letters; once it is settled it is never open again. Rows written: 2
 /// for a new letter, 1 for a changed one, else 0.
 pub fn project(sql: &impl Sql, run_id: &RunId, letter: &ProjectedDeadLetter) -> Result<(), Fault> {
     let shown = letter.shown.get();
@@ -98,7 +98,7 @@ pub fn project(sql: &impl Sql, run_id: &RunId, letter: &ProjectedDeadLetter) -> 
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT (dead_letter_id) DO UPDATE
             SET reason = excluded.reason, status = excluded.status, body = excluded.body
-            WHERE form = excluded.form AND run_id = excluded.run_id
+            WHERE form = excluded.form AND run_id = excluded.run_id AND status = 'open'
               AND (status <> excluded.status OR body <> excluded.body)",
         &[
             letter.dead_letter_id.as_str().into(),

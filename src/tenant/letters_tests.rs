@@ -142,10 +142,12 @@ fn letters_of_runs_follow_their_run() {
     // more for a new letter), the status afterwards
     let told = [
         (3, "open", 2, "open"),
-        (3, "resolved", 0, "open"),
         (4, "open", 1, "open"),
-        (9, "resolved", 2, "resolved"),
-        (5, "open", 0, "resolved"),
+        (4, "open", 0, "open"),
+        // Told late of the run, but news of the letter: it is settled once.
+        (2, "resolved", 1, "resolved"),
+        (9, "resolved", 1, "resolved"),
+        (10, "open", 1, "resolved"),
     ];
     for (seq, status, rows, after) in told {
         let mut news = projection(run_id(1), seq, "blocked");

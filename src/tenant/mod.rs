@@ -23,7 +23,7 @@
 //! | `BeginRequest` | 1, and at most 20 expired keys; begun before 0 |
 //! | `FinishRequest` | 1 |
 //! | `StaleRuns` | 0 or 1, and at most 200 expired keys |
-//! | `ForgetRun` | 1 |
+//! | `ReopenRun`, `ForgetRun` | 1 |
 //! | every other | 0 |
 
 mod approvals;
@@ -145,6 +145,7 @@ pub fn handle(sql: &impl Sql, call: TenantCall) -> Result<TenantAnswer, Fault> {
             secret_sha256,
         } => keys::check(sql, &key_id, &secret_sha256),
         TenantCall::StaleRuns { before, limit } => sweep::stale(sql, before, limit),
+        TenantCall::ReopenRun { run_id } => sweep::reopen(sql, &run_id),
         TenantCall::ForgetRun { run_id } => sweep::forget(sql, &run_id),
         TenantCall::BeginRequest { request, now } => requests::begin(sql, &request, now),
         TenantCall::FinishRequest {

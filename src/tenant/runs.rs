@@ -169,30 +169,28 @@ fn make(sql: &impl Sql, maker: &Maker) -> Result<Made, Fault> {
     ))
 }
 
-/// Takes what runs say of themselves, all or nothing: a run's longest log is true, anything else
-/// changes nothing. Rows written: 1 for each run that has news, 1 for each dead letter that changed,
-/// 2 for a new one.
+/// Takes what runs say of themselves, all or nothing: of a run itself the longest log is true; a dead
+/// letter or an approval is settled once, so what says that it is not yet changes nothing. Rows written:
+/// 1 for each run that has news, 1 for each dead letter or approval that changed, 2 for a new one.
 pub fn project(sql: &impl Sql, projections: &[Projection]) -> Result<TenantAnswer, Fault> {
     sql.transaction(|| {
         for projection in projections {
-            if update(sql, projection)? {
-                for letter in &projection.dead_letters {
-                    dead_letters::project(sql, &projection.run_id, letter)?;
-                }
-                for approval in &projection.approvals {
-                    approvals::project(sql, &projection.run_id, approval)?;
-                }
+            update(sql, projection)?;
+            for letter in &projection.dead_letters {
+                dead_letters::project(sql, &projection.run_id, letter)?;
+            }
+            for approval in &projection.approvals {
+                approvals::project(sql, &projection.run_id, approval)?;
             }
         }
         Ok(TenantAnswer::Done)
     })
 }
 
-/// Whether the projection was news.
-fn update(sql: &impl Sql, projection: &Projection) -> Result<bool, Fault> {
+fn update(sql: &impl Sql, projection: &Projection) -> Result<(), Fault> {
     let said = projection.quiet_until.unwrap_or(projection.updated_at);
     let quiet_until = said.max(projection.updated_at);
-    let written = sql.exec(
+    sql.exec(
         "INSERT INTO runs
             (run_id, seq, status, agent, tags, created_at, updated_at, ended_at, quiet_until)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
@@ -202,8 +200,8 @@ fn update(sql: &impl Sql, projection: &Projection) -> Result<bool, Fault> {
                 updated_at = excluded.updated_at, ended_at = excluded.ended_at,
                 quiet_until = excluded.quiet_until
             WHERE excluded.seq > runs.seq
-               OR (excluded.seq = runs.seq AND excluded.quiet_until > runs.quiet_until)
-         RETURNING run_id",
+               OR (excluded.seq = runs.seq AND (excluded.quiet_until > runs.quiet_until
+                   OR excluded.ended_at IS NOT runs.ended_at))",
         &[
             projection.run_id.as_str().into(),
             i64::try_from(projection.seq).unwrap_or(i64::MAX).into(),
@@ -216,7 +214,7 @@ fn update(sql: &impl Sql, projection: &Projection) -> Result<bool, Fault> {
             quiet_until.into(),
         ],
     )?;
-    Ok(!written.is_empty())
+    Ok(())
 }
 
 /// Runs that match, newest first. Rows read: at most twice [`EXAMINED_MAX`], and the tags' members

@@ -102,6 +102,15 @@ fn next_page(
         .collect()
 }
 
+/// Has an ended run looked at again: `Done`, also where there is none. Rows written: 1 or 0.
+pub fn reopen(sql: &impl Sql, run_id: &RunId) -> Result<TenantAnswer, Fault> {
+    sql.exec(
+        "UPDATE runs SET ended_at = NULL WHERE run_id = ?1 AND ended_at IS NOT NULL",
+        &[run_id.as_str().into()],
+    )?;
+    Ok(TenantAnswer::Done)
+}
+
 /// Takes a run that was registered and never born out of the index: `Done`, also where there is
 /// none. A run that has told of itself is not forgotten: `Exists`. Rows written: 1 or 0.
 pub fn forget(sql: &impl Sql, run_id: &RunId) -> Result<TenantAnswer, Fault> {

@@ -77,6 +77,20 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// How long an `Idempotency-Key` is remembered at least: the contract's number.
 pub const IDEMPOTENCY_RETENTION_MS: i64 = 7 * DAY;
 
+/// A sent form of the approval page: a person types far less; what is larger goes through the API.
+pub const APPROVAL_FORM_BYTES_MAX: usize = 256 * KIB;
+/// Inputs of that form, a checkbox each: what a person can still go through.
+pub const APPROVAL_INPUTS_MAX: usize = 300;
+/// Bytes of all texts that a schema puts on that page: a small one can repeat a long text by reference.
+pub const APPROVAL_TEXT_BYTES_MAX: usize = 256 * KIB;
+/// Arguments on that page, a line for each member: indentation can make a deep value many times its
+/// size. Beyond it they stand on one line.
+pub const APPROVAL_PRETTY_BYTES_MAX: usize = MIB;
+/// Characters of a decision's comment, as of the other comments in the contract.
+pub const APPROVAL_COMMENT_CHARS_MAX: usize = 10_000;
+/// Characters of the name that a person gives with a decision.
+pub const APPROVAL_NAME_CHARS_MAX: usize = 256;
+
 // What must hold between them; a change that breaks one does not compile.
 const _: () = {
     assert!(
@@ -90,6 +104,10 @@ const _: () = {
     assert!(
         VALUE_BYTES_MAX < REQUEST_BODY_BYTES_MAX,
         "a value of full size can be sent"
+    );
+    assert!(
+        APPROVAL_FORM_BYTES_MAX < REQUEST_BODY_BYTES_MAX,
+        "a form of full size can be sent"
     );
     assert!(
         DEFINITION_BYTES_MAX < REQUEST_BODY_BYTES_MAX,

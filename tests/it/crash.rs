@@ -34,6 +34,44 @@ fn scenarios() -> Vec<(&'static str, Value)> {
             ] }),
         ),
         (
+            "signal",
+            json!({ "steps": [{ "id": "a", "wait_for": "go" },
+                              { "id": "b", "tool": "steady", "arguments": {} }] }),
+        ),
+        (
+            "timeout",
+            json!({ "steps": [{ "id": "a", "wait_for": "go", "timeout": "PT5S", "on_timeout": "continue" },
+                              { "id": "b", "tool": "steady", "arguments": {} }] }),
+        ),
+        (
+            "guarded",
+            json!({ "steps": [{ "id": "a", "tool": "guarded", "arguments": {} },
+                              { "id": "b", "approval": { "prompt": "and now?" } }] }),
+        ),
+        (
+            "callback",
+            json!({ "steps": [{ "id": "a", "tool": "later", "arguments": {} },
+                              { "id": "b", "tool": "steady", "arguments": {} }] }),
+        ),
+        (
+            "child",
+            json!({ "steps": [{ "id": "a", "run": { "agent": "parent", "input": {} } },
+                              { "id": "b", "tool": "steady", "arguments": {} }] }),
+        ),
+        (
+            "children called off",
+            json!({ "steps": [
+                { "id": "a", "run": { "agent": "parent", "input": {} }, "depends_on": [] },
+                { "id": "b", "run": { "agent": "waiting", "input": {} }, "depends_on": [] },
+                { "id": "c", "tool": "reject", "arguments": {}, "depends_on": [], "on_failure": "fail" },
+            ] }),
+        ),
+        (
+            "failing child",
+            json!({ "steps": [{ "id": "a", "run": { "agent": "failing", "input": {} }, "on_failure": "continue" },
+                              { "id": "b", "run": { "agent": "missing", "input": {} } }] }),
+        ),
+        (
             "dead letter",
             json!({ "steps": [{ "id": "a", "tool": "reject", "arguments": {} }] }),
         ),

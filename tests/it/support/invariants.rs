@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use dormouse::json::{self, Value};
+use dormouse::outbox::{self, Sent};
 use dormouse::run::event::DeadLetterReason;
 use dormouse::run::{Phase, State, Status, fold, log, view};
-use dormouse::words::{RunId, sha256_hex};
+use dormouse::words::{RunId, Timestamp, sha256_hex};
 
 use super::world::{Inner, Object};
 
 /// `thorough`: the log is folded anew, which is dear, so not after every turn.
-pub fn after_turn(object: &Object, armed: bool, thorough: bool) {
+pub fn after_turn(object: &Object, armed: Option<Timestamp>, thorough: bool) {
     if thorough {
         let rows = object.disk.rows.borrow();
         let folded = fold::fold(&rows).expect("a log that can be read");
@@ -28,25 +29,53 @@ pub fn live_state_equals_folded_log(live: &State, folded: Option<&State>) {
     assert_eq!(live, folded, "the live state differs from the folded log");
 }
 
-pub fn every_run_owns_a_wake_source(state: &State, armed: bool) {
+/// What the run has to do by itself has an alarm that is not too late; and a run that nothing of its
+/// own will move has somebody outside who can.
+pub fn every_run_owns_a_wake_source(state: &State, armed: Option<Timestamp>) {
+    let run_id = state.run_id();
+    if outbox::wake_at(state, &Sent::default()).is_some() && !errands_alone(state) {
+        assert!(
+            armed.is_some(),
+            "{run_id}: it has something to do and no alarm is set"
+        );
+    }
     if state.has_ended() {
         return;
     }
-    let held_by_a_person = state.open_dead_letters().next().is_some();
-    let active = state
+    let paused = state.paused_at.is_some();
+    let timers = state
         .steps
         .iter()
-        .any(|step| step.is_active() || matches!(step.phase, Phase::Sleeping { .. }));
+        .filter(|step| !paused || step.lease().is_some());
+    let due = timers
+        .filter_map(|step| step.due())
+        .chain(state.deadline())
+        .min();
+    if let Some(due) = due {
+        assert!(
+            armed.is_some_and(|at| at <= due),
+            "{run_id}: due at {due} and the alarm is at {armed:?}"
+        );
+    }
+    let outside = state.steps.iter().any(|step| {
+        matches!(
+            step.phase,
+            Phase::AwaitingSignal { .. }
+                | Phase::AwaitingApproval { .. }
+                | Phase::AwaitingCallback { .. }
+                | Phase::AwaitingChild
+                | Phase::DeadLettered { .. }
+        )
+    });
     assert!(
-        !active || armed,
-        "{}: something is under way and no alarm is set",
-        state.run_id()
+        armed.is_some() || outside || paused,
+        "{run_id}: nothing will ever move it"
     );
-    assert!(
-        active || held_by_a_person,
-        "{}: nothing will ever move it",
-        state.run_id()
-    );
+}
+
+/// Only errands are left, which may have been done without an entry that says so.
+fn errands_alone(state: &State) -> bool {
+    state.has_ended() || outbox::wanting(state).is_empty() && !state.called_off.is_empty()
 }
 
 /// A report counts only while its own claim holds the step.
@@ -65,7 +94,7 @@ pub fn log_is_gapless_and_chained(object: &Object) {
     let Some(state) = fold::fold(&rows).expect("a log that can be read") else {
         return;
     };
-    let entries = view::entries(&state.identity, &rows, 0, usize::MAX).expect("entries");
+    let entries = view::entries(&state.identity, &rows, 1..=u64::MAX).expect("entries");
     let mut prev_hash = log::ZERO_HASH.to_owned();
     for (number, entry) in entries.iter().enumerate() {
         assert_eq!(
@@ -142,6 +171,8 @@ pub fn no_run_is_lost(inner: &Inner) {
                 assert!(state.has_ended(), "{run_id} was called off and never ended")
             }
             Status::Failed => assert!(state.error.is_some(), "{run_id} failed for no reason"),
+            // Its child is held by a person, and so is it.
+            Status::Waiting if waits_for_a_blocked_child(inner, &state) => {}
             other => panic!("{run_id} is {other:?} when nothing is left to happen"),
         }
         let acted = |key: &str| inner.sink.acted(key);
@@ -150,6 +181,10 @@ pub fn no_run_is_lost(inner: &Inner) {
                 .request
                 .as_ref()
                 .map(|request| request.idempotency_key.as_str());
+            // A person may say what became of it.
+            if step.history.iter().any(|line| line.outcome == "resolved") {
+                continue;
+            }
             if let (Phase::Completed, "tool", Some(key)) = (&step.phase, step.kind, key) {
                 assert!(
                     acted(key) >= 1,
@@ -158,6 +193,136 @@ pub fn no_run_is_lost(inner: &Inner) {
                 );
             }
         }
+    }
+}
+
+fn waits_for_a_blocked_child(inner: &Inner, state: &State) -> bool {
+    let mut open = state
+        .steps
+        .iter()
+        .filter(|step| step.phase == Phase::AwaitingChild);
+    open.all(|step| {
+        let child = step.child.as_ref().map(|child| &child.run_id);
+        let child = child.and_then(|run_id| inner.state_on_disk(run_id));
+        child.is_some_and(|child| {
+            child.status == Status::Blocked || waits_for_a_blocked_child(inner, &child)
+        })
+    }) && state
+        .steps
+        .iter()
+        .any(|step| step.phase == Phase::AwaitingChild)
+}
+
+/// A tool that wants leave was called only with arguments that a person had approved, and the log
+/// says so before the call.
+pub fn nothing_was_called_without_leave(inner: &Inner) {
+    for run_id in inner.objects.keys() {
+        let Some(state) = inner.state_on_disk(run_id) else {
+            continue;
+        };
+        for (index, step) in state.steps.iter().enumerate() {
+            let Some(request) = &step.request else {
+                continue;
+            };
+            let calls = inner
+                .sink
+                .seen
+                .iter()
+                .filter(|seen| seen.tool == "guarded" && seen.key == request.idempotency_key);
+            if calls.count() == 0 {
+                continue;
+            }
+            let allowed = state.approvals.iter().any(|approval| {
+                let digest = approval.call.as_ref().map(|call| &call.arguments_digest);
+                approval.step_index as usize == index
+                    && approval.status() == "approved"
+                    && digest == Some(&request.arguments_digest())
+            });
+            assert!(allowed, "{run_id} {}: called without leave", step.id);
+        }
+    }
+}
+
+/// Each child that exists has the parent that asked for it; each end is told once; and what was
+/// called off has ended.
+pub fn parents_know_their_children(inner: &Inner) {
+    for (run_id, object) in &inner.objects {
+        let Some(state) = inner.state_on_disk(run_id) else {
+            continue;
+        };
+        if let Some(parent) = state.parent() {
+            let asked = inner
+                .state_on_disk(&parent.run_id)
+                .expect("a parent exists");
+            let step = &asked.steps[parent.step_index as usize];
+            let known = step.child.as_ref().map(|child| &child.run_id) == Some(run_id)
+                || asked.called_off.iter().any(|(child, _)| child == run_id)
+                || !step.history.is_empty();
+            assert!(known, "{run_id}: its parent does not know it");
+        }
+        for (child, _) in &state.called_off {
+            let ended = inner
+                .state_on_disk(child)
+                .is_none_or(|child| child.has_ended());
+            assert!(ended, "{run_id}: {child} was called off and goes on");
+        }
+        let rows = object.disk.rows.borrow();
+        let entries = view::entries(&state.identity, &rows, 1..=u64::MAX).expect("entries");
+        let mut started: BTreeMap<String, u32> = BTreeMap::new();
+        let mut ended: BTreeMap<String, u32> = BTreeMap::new();
+        for entry in &entries {
+            let child = entry["payload"]["run_id"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            match entry["event_type"].as_str().unwrap_or_default() {
+                "child.started" => *started.entry(child).or_default() += 1,
+                "child.ended" => *ended.entry(child).or_default() += 1,
+                _ => {}
+            }
+        }
+        assert!(
+            started.values().all(|times| *times == 1),
+            "{run_id}: {started:?}"
+        );
+        // Once failed and once mended is the most.
+        assert!(
+            ended.values().all(|times| *times <= 2),
+            "{run_id}: {ended:?}"
+        );
+    }
+}
+
+/// Each signal that was received was taken at most once, and each key stored one.
+pub fn signals_are_taken_once(inner: &Inner) {
+    for (run_id, object) in &inner.objects {
+        let Some(state) = inner.state_on_disk(run_id) else {
+            continue;
+        };
+        let rows = object.disk.rows.borrow();
+        let entries = view::entries(&state.identity, &rows, 1..=u64::MAX).expect("entries");
+        let mut taken = BTreeMap::new();
+        let mut keys = BTreeMap::new();
+        for entry in &entries {
+            match entry["event_type"].as_str().unwrap_or_default() {
+                "signal.received" => {
+                    let key = entry["payload"]["request"].to_string();
+                    *keys.entry(key).or_insert(0) += 1;
+                }
+                "signal.consumed" => {
+                    let seq = entry["payload"]["received_seq"].to_string();
+                    *taken.entry(seq).or_insert(0) += 1;
+                }
+                _ => {}
+            }
+        }
+        assert!(keys.values().all(|times| *times == 1), "{run_id}: {keys:?}");
+        assert!(
+            taken.values().all(|times| *times == 1),
+            "{run_id}: {taken:?}"
+        );
+        let received: usize = keys.values().sum::<u32>() as usize;
+        assert_eq!(received, taken.len() + state.mailbox.len(), "{run_id}");
     }
 }
 
@@ -171,7 +336,7 @@ pub fn dead_letters_are_true(inner: &Inner) {
             let step = &state.steps[letter.step_index as usize];
             let tool = step.name.as_deref().unwrap_or_default();
             let fits = match letter.reason {
-                DeadLetterReason::RejectedByTool => tool == "reject",
+                DeadLetterReason::RejectedByTool => ["reject", "later"].contains(&tool),
                 DeadLetterReason::InvalidResult => tool == "garbage",
                 DeadLetterReason::OutcomeUnknown => tool == "once",
                 DeadLetterReason::InvalidArguments => tool == "typed",

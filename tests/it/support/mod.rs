@@ -1,4 +1,5 @@
 pub mod invariants;
+pub mod people;
 pub mod rng;
 pub mod scenario;
 pub mod sink;

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use dormouse::decide::Control;
 use dormouse::flow::front::{self, Start};
 use dormouse::flow::sweep;
 use dormouse::json::{Json, Value};
-use dormouse::ports::{RunCall, RunOp, World};
+use dormouse::ports::World;
 use dormouse::run::event::PinnedTool;
-use dormouse::words::{RunId, TenantId};
 use serde_json::json;
 
 use super::invariants;
+use super::people;
 use super::rng::Rng;
 use super::world::{Planned, Sim, Weather};
 
@@ -22,13 +21,13 @@ const START_MS: i64 = 1_800_000_000_000;
 pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Planned>) -> Sim {
     let sim = Sim::new(seed, weather, planned);
     sim.0.borrow_mut().tools = tools();
+    sim.0.borrow_mut().agents = agents();
     for plan in plans {
         let world = sim.clone();
         sim.spawn(async move {
             let body =
                 json!({ "plan": plan, "input": { "order": 9007199254740993u64, "text": "é" } });
-            let tenant_id = TenantId::parse("acme").unwrap();
-            let tenant = tenant_id.clone();
+            let tenant_id = people::tenant();
             let start = Start {
                 tenant_id,
                 body,
@@ -39,7 +38,7 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
             let started = front::start_run(&world, start).await;
             let line = match started {
                 Ok(started) => {
-                    cancel_perhaps(&world, &tenant, started.run_id.clone());
+                    people::attend(&world, &started.run_id);
                     format!("started {}", started.run_id)
                 }
                 Err(refused) => format!("not started: {refused:?}"),
@@ -51,9 +50,15 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
     sim.0.borrow_mut().weather = Weather { ..Weather::CALM };
     // The longest wait that a plan or a policy asks for is far below this.
     sim.run_until(START_MS + 48 * HOUR_MS);
+    // A planned fault may hit the first who tries.
+    for day in [3, 5] {
+        let world = sim.clone();
+        sim.spawn(async move { people::settle_everything(&world).await });
+        sim.run_until(START_MS + day * 24 * HOUR_MS);
+    }
     let world = sim.clone();
     sim.spawn(async move {
-        let tenant_id = TenantId::parse("acme").unwrap();
+        let tenant_id = people::tenant();
         // The sweeper comes each minute; one planned fault may hit its first coming.
         for _ in 0..2 {
             if sweep::sweep(&world, &tenant_id, std::slice::from_ref(&tenant_id))
@@ -64,10 +69,16 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
             }
         }
     });
-    sim.run_until(START_MS + 49 * HOUR_MS);
+    sim.run_until(START_MS + 121 * HOUR_MS);
     let inner = sim.0.borrow();
+    if std::env::var("SIM_SEED").is_ok() {
+        inner.print();
+    }
     invariants::no_effect_twice(&inner);
     invariants::no_run_is_lost(&inner);
+    invariants::nothing_was_called_without_leave(&inner);
+    invariants::parents_know_their_children(&inner);
+    invariants::signals_are_taken_once(&inner);
     invariants::dead_letters_are_true(&inner);
     invariants::index_tells_the_truth(&inner);
     for object in inner.objects.values() {
@@ -75,34 +86,6 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
     }
     drop(inner);
     sim
-}
-
-/// In bad weather some runs are called off, at any time.
-fn cancel_perhaps(world: &Sim, tenant_id: &TenantId, run_id: RunId) {
-    let after_ms = {
-        let mut inner = world.0.borrow_mut();
-        let weather = inner.weather;
-        if !inner.rng.percent(weather.cancels) {
-            return;
-        }
-        inner.rng.below(20_000) as i64
-    };
-    let (world, call) = (
-        world.clone(),
-        RunCall {
-            tenant_id: tenant_id.clone(),
-            op: RunOp::Control {
-                control: Control::Cancel,
-                comment: None,
-                request: None,
-            },
-        },
-    );
-    world.clone().spawn(async move {
-        world.sleep(after_ms).await;
-        // A fault here is a client whose cancel failed.
-        drop(world.run(&run_id, &call).await);
-    });
 }
 
 /// Three steps one after another.
@@ -122,7 +105,7 @@ pub fn random_plan(rng: &mut Rng) -> Value {
 }
 
 fn random_step(rng: &mut Rng, index: u64) -> Value {
-    let mut step = match rng.below(12) {
+    let mut step = match rng.below(20) {
         0 => json!({ "sleep": format!("PT{}S", rng.below(90)) }),
         1 => json!({ "emit": { "type": "order.placed", "data": { "n": "{{ input.order }}" } } }),
         2 => json!({ "tool": "once", "arguments": { "n": index } }),
@@ -141,6 +124,29 @@ fn random_step(rng: &mut Rng, index: u64) -> Value {
         9 => {
             json!({ "tool": "reject", "arguments": {}, "on_failure": if rng.percent(20) { "fail" } else { "continue" } })
         }
+        10 => {
+            json!({ "wait_for": signal(rng), "timeout": format!("PT{}S", rng.below(90)), "on_timeout": "continue" })
+        }
+        11 if rng.percent(50) => json!({ "wait_for": signal(rng) }),
+        12 => json!({ "wait_for": ["paid", "refused"], "timeout": "PT1M",
+                      "on_timeout": if rng.percent(70) { "continue" } else { "fail" } }),
+        13 => {
+            json!({ "approval": { "prompt": "{{ input.text }}?" }, "timeout": format!("PT{}S", rng.below(120)),
+                          "on_timeout": "continue", "on_reject": if rng.percent(80) { "continue" } else { "fail" } })
+        }
+        14 => json!({ "approval": { "prompt": "well?" }, "on_reject": "continue" }),
+        15 => {
+            json!({ "tool": "guarded", "arguments": { "n": index },
+                          "on_reject": if rng.percent(80) { "continue" } else { "fail" } })
+        }
+        16 => json!({ "tool": "later", "arguments": { "n": index }, "on_failure": "continue" }),
+        17 => {
+            json!({ "run": { "agent": "kid", "input": { "order": "{{ input.order }}", "text": "é" } } })
+        }
+        18 => {
+            json!({ "run": { "agent": kid(rng), "input": { "order": 1, "text": "x" } },
+                          "on_failure": if rng.percent(70) { "continue" } else { "fail" } })
+        }
         _ => json!({ "tool": "flaky", "arguments": { "n": index, "order": "{{ input.order }}" } }),
     };
     step["id"] = json!(format!("s{index}"));
@@ -152,6 +158,43 @@ fn random_step(rng: &mut Rng, index: u64) -> Value {
         step["depends_on"] = json!(needs);
     }
     step
+}
+
+fn signal(rng: &mut Rng) -> &'static str {
+    people::SIGNALS[rng.below(3) as usize]
+}
+
+fn kid(rng: &mut Rng) -> &'static str {
+    ["kid", "parent", "failing", "waiting", "missing"][rng.below(5) as usize]
+}
+
+/// The agents of the simulated tenant, which steps start as child runs.
+fn agents() -> BTreeMap<String, Json> {
+    let agent = |name: &str, steps: Value| {
+        let definition = json!({ "planner": { "kind": "plan", "steps": steps } });
+        (name.to_owned(), Json::new(definition))
+    };
+    BTreeMap::from([
+        agent(
+            "kid",
+            json!([{ "id": "a", "tool": "flaky", "arguments": { "n": "{{ input.order }}" } }]),
+        ),
+        agent(
+            "parent",
+            json!([
+                { "id": "a", "run": { "agent": "kid", "input": { "order": 2 } }, "depends_on": [] },
+                { "id": "b", "run": { "agent": "waiting" }, "depends_on": [] },
+            ]),
+        ),
+        agent(
+            "failing",
+            json!([{ "id": "a", "tool": "reject", "on_failure": "fail" }]),
+        ),
+        agent(
+            "waiting",
+            json!([{ "id": "a", "wait_for": "go", "timeout": "PT40S", "on_timeout": "continue" }]),
+        ),
+    ])
 }
 
 fn trouble(rng: &mut Rng) -> &'static str {
@@ -189,6 +232,8 @@ fn tools() -> BTreeMap<String, PinnedTool> {
             json!({ "effect": "at_most_once", "verify": verify }),
         ),
         tool("typed", json!({ "parameters": typed })),
+        tool("guarded", json!({ "requires_approval": true })),
+        tool("later", json!({ "callback_timeout": "PT30S" })),
         tool("reject", json!({})),
         tool("garbage", json!({})),
     ])

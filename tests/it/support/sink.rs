@@ -63,6 +63,7 @@ impl Sink {
                 None => reply(404, "{}", None),
             };
         }
+        let tool_answers_later = tool == "later" && !header("dormouse-callback").is_empty();
         let fate = fate(&tool, rng, trouble);
         let acts = matches!(fate, Fate::Done | Fate::Lost | Fate::Lied | Fate::Garbage);
         let times = self.acted.get(&key).copied().unwrap_or(0);
@@ -77,6 +78,7 @@ impl Sink {
             self.acted.insert(key, times + 1);
         }
         match fate {
+            Fate::Done if tool_answers_later => reply(202, "", None),
             Fate::Done => reply(200, r#"{"ok":true,"id":9007199254740993}"#, None),
             Fate::Refused => cut(TransportKind::Refused),
             Fate::TooMany => reply(429, "{}", Some("2")),
@@ -115,7 +117,7 @@ fn reply(status: u16, body: &str, retry_after: Option<&str>) -> Answer {
         status,
         retry_after: retry_after.map(str::to_owned),
         content_type: Some("application/json".into()),
-        callback_honoured: false,
+        callback_honoured: status == 202,
         body: body.as_bytes().to_vec(),
     })
 }

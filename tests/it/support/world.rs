@@ -3,17 +3,19 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use dormouse::agent::Agent;
 use dormouse::flow::home::{Home, LogStore, Outcome};
 use dormouse::flow::{Verdict, index, relay, work};
+use dormouse::json::Json;
 use dormouse::ports::{
-    Failpoint, Fault, Maker, Queue, RunAnswer, RunCall, RunOp, RunResult, TenantAnswer, TenantCall,
-    World,
+    Failpoint, Fault, Maker, PinnedAgent, Queue, RunAnswer, RunCall, RunOp, RunResult,
+    TenantAnswer, TenantCall, World,
 };
 use dormouse::run::event::PinnedTool;
 use dormouse::run::{Row, State, fold};
@@ -22,6 +24,7 @@ use dormouse::tool::{Answer, OutboundRequest};
 use dormouse::words::{RunId, TenantId, Timestamp};
 
 use super::invariants;
+use super::people;
 use super::rng::Rng;
 use super::sink::Sink;
 
@@ -38,8 +41,11 @@ pub struct Weather {
     pub kv_lies: u64,
     pub clock_jumps: u64,
     pub tools_misbehave: bool,
-    /// Runs that are called off.
+    /// Whether anyone outside does anything before the end of the story.
+    pub people: bool,
+    /// Runs that are called off, and runs that are paused for a while.
     pub cancels: u64,
+    pub pauses: u64,
 }
 
 impl Weather {
@@ -52,7 +58,9 @@ impl Weather {
         kv_lies: 30,
         clock_jumps: 2,
         tools_misbehave: true,
+        people: true,
         cancels: 15,
+        pauses: 15,
     };
     pub const CALM: Self = Self {
         call_fails: 0,
@@ -63,7 +71,9 @@ impl Weather {
         kv_lies: 0,
         clock_jumps: 0,
         tools_misbehave: false,
+        people: false,
         cancels: 0,
+        pauses: 0,
     };
 }
 
@@ -137,6 +147,12 @@ impl LogStore for Disk {
         Ok(rows[from..].iter().take(limit).cloned().collect())
     }
 
+    fn page_back(&self, seq: u64, limit: usize) -> Result<Vec<Row>, Fault> {
+        let rows = self.rows.borrow();
+        let count = rows.iter().filter(|row| row.seq <= seq).count();
+        Ok(rows[count.saturating_sub(limit)..count].to_vec())
+    }
+
     fn append(&self, rows: &[Row]) -> Result<(), Fault> {
         *self.appends.borrow_mut() += 1;
         self.rows.borrow_mut().extend_from_slice(rows);
@@ -179,8 +195,11 @@ pub struct Inner {
     kv: BTreeMap<String, String>,
     kv_old: BTreeMap<String, String>,
     pub tools: BTreeMap<String, PinnedTool>,
+    pub agents: BTreeMap<String, Json>,
     /// What the tenant's index knows of each run: the log's length and the status.
     pub index: BTreeMap<RunId, (u64, String)>,
+    /// Runs that may go on after they ended.
+    reopened: BTreeSet<RunId>,
     pub strays: Vec<String>,
     happenings: BinaryHeap<Reverse<(i64, u64)>>,
     what: BTreeMap<u64, Happening>,
@@ -213,7 +232,9 @@ impl Sim {
             kv: BTreeMap::new(),
             kv_old: BTreeMap::new(),
             tools: BTreeMap::new(),
+            agents: BTreeMap::new(),
             index: BTreeMap::new(),
+            reopened: BTreeSet::new(),
             strays: Vec::new(),
             happenings: BinaryHeap::new(),
             what: BTreeMap::new(),
@@ -355,7 +376,7 @@ impl Sim {
             let Ok(woken) = woken else { return };
             world.0.borrow_mut().after_turn(&run_id);
             relay::relay(&world, &woken.messages).await;
-            if let Some(projection) = woken.projection {
+            for projection in woken.projections {
                 let text = serde_json::to_string(&projection).unwrap();
                 if world.send(Queue::Events, &[text]).await.is_ok() {
                     let mut inner = world.0.borrow_mut();
@@ -523,7 +544,7 @@ impl Inner {
         if alarm.is_none() {
             self.armed.remove(run_id);
         }
-        let armed = self.armed.contains_key(run_id);
+        let armed = self.armed.get(run_id).map(|(at, _)| *at);
         let thorough = self.rng.percent(20);
         invariants::after_turn(&self.objects[run_id], armed, thorough);
     }
@@ -576,12 +597,15 @@ impl Inner {
         let outcome = self.with_object(run_id, |object| {
             object.home.handle(&object.disk, call, now, random)
         });
-        let Outcome { answer, projection } = outcome?;
+        let Outcome {
+            answer,
+            projections,
+        } = outcome?;
         if let (Some((token, held)), Ok(RunResult::Settle(reply))) = (report, &answer.result) {
             invariants::only_the_holder_reports(run_id, token, held, reply.recorded);
         }
         self.after_turn(run_id);
-        if let Some(projection) = projection {
+        for projection in projections {
             let body = serde_json::to_string(&projection).unwrap();
             self.enqueue(2, &body);
             self.objects
@@ -607,12 +631,24 @@ impl Inner {
 
     fn call_tenant(&mut self, call: &TenantCall) -> TenantAnswer {
         match call {
-            TenantCall::Register {
-                run_id,
-                maker: Maker::Plan { tools },
-                ..
-            } => {
-                self.index.insert(run_id.clone(), (0, "queued".into()));
+            TenantCall::Register { run_id, maker, .. } => {
+                let (agent, tools) = match maker {
+                    Maker::Plan { tools } => (None, tools.clone()),
+                    Maker::Agent { reference, .. } => {
+                        let Some(definition) = self.agents.get(reference) else {
+                            return TenantAnswer::UnknownAgent;
+                        };
+                        let tools = Agent::parse(definition).unwrap().tools_needed();
+                        let agent = PinnedAgent {
+                            label: format!("{reference}@1"),
+                            definition: definition.clone(),
+                        };
+                        (Some(agent), tools)
+                    }
+                };
+                self.index
+                    .entry(run_id.clone())
+                    .or_insert((0, "queued".into()));
                 let known = tools.iter().filter_map(|name| {
                     self.tools
                         .get(name)
@@ -621,7 +657,7 @@ impl Inner {
                 TenantAnswer::Registered {
                     run_id: run_id.clone(),
                     fresh: true,
-                    agent: None,
+                    agent,
                     tools: known.collect(),
                 }
             }
@@ -640,8 +676,14 @@ impl Inner {
             }
             TenantCall::StaleRuns { .. } => {
                 let open = |status: &str| !matches!(status, "completed" | "failed" | "cancelled");
-                let stale = self.index.iter().filter(|(_, (_, status))| open(status));
+                let stale = self.index.iter().filter(|(run_id, (_, status))| {
+                    open(status) || self.reopened.contains(*run_id)
+                });
                 TenantAnswer::Stale(stale.map(|(run_id, _)| run_id.clone()).collect())
+            }
+            TenantCall::ReopenRun { run_id } => {
+                self.reopened.insert(run_id.clone());
+                TenantAnswer::Done
             }
             TenantCall::ListTenants { .. } => TenantAnswer::Tenants(Vec::new()),
             TenantCall::ForgetRun { run_id } => {
@@ -649,6 +691,18 @@ impl Inner {
                 TenantAnswer::Done
             }
             other => panic!("the simulated tenant is not asked {other:?}"),
+        }
+    }
+
+    /// Everything that happened, and every log.
+    pub fn print(&self) {
+        for line in &self.trace {
+            println!("{line}");
+        }
+        for (run_id, object) in &self.objects {
+            for row in &*object.disk.rows.borrow() {
+                println!("{run_id} {} {}", row.seq, row.body);
+            }
         }
     }
 
@@ -736,6 +790,7 @@ impl World for Sim {
                 Ok(sink.call(request, rng, trouble))
             })
             .await;
+        people::call_back_later(self, request, &called);
         called.unwrap_or_else(|fault| {
             Answer::Transport(dormouse::tool::Transport {
                 kind: dormouse::tool::TransportKind::Closed,
