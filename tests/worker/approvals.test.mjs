@@ -487,7 +487,7 @@ describe("an approval step", () => {
       { id: name, depends_on: [`before-${name}`], approval: { prompt: name.toUpperCase() } },
       { id: `after-${name}`, depends_on: [name], tool, arguments: { from: name, value: `{{ steps.${name}.result.data }}` } },
     ]);
-    await eachOf(Array.from({ length: 50 }), 16, async (_, round) => {
+    await eachOf(Array.from({ length: 30 }), 10, async (_, round) => {
       const { run_id, ids } = await startAsking({ plan: { steps } }, 3);
       const order = [0, 1, 2].sort(() => random.next() - 0.5);
       for (const [answered, at] of order.entries()) {
