@@ -2,7 +2,7 @@
 //
 // Usage: npm run bench:history -- [--entries N] [--dir DIR]
 
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
 import os from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -17,6 +17,8 @@ const { values: given } = parseArgs({
 });
 const wanted = Number(given.entries);
 const PER_REQUEST = 100;
+/** Entries of a step: a request, a claim, a result. */
+const PER_STEP = 3;
 const TIMES = 5;
 
 const sink = new Sink();
@@ -30,6 +32,11 @@ async function ask(method, target, body, headers = {}) {
   const { status, text } = await request(system.agent, method, system.base + target, body, { authorization: "Bearer dev-key", ...headers }, 120_000);
   if (status >= 300) throw new Error(`${method} ${target} answered ${status}: ${text.slice(0, 500)}`);
   return text === "" ? undefined : text;
+}
+/** Bytes of the largest database: that of the only run. */
+function storedBytes() {
+  const files = readdirSync(stateDir, { recursive: true }).filter((name) => /\.sqlite$/.test(name));
+  return Math.max(...files.map((name) => statSync(path.join(stateDir, name)).size));
 }
 const json = async (...all) => JSON.parse(await ask(...all));
 
@@ -70,9 +77,8 @@ try {
   };
   /** Waits until no step is under way: then the log grows no more by itself. */
   const settled = async () => {
-    for (let before = -1, now = await lastSeq(); now !== before; ) {
+    while ((await json("GET", `/v1/runs/${run_id}`)).steps.some(({ status }) => status !== "completed")) {
       await new Promise((done) => setTimeout(done, 500));
-      [before, now] = [now, await lastSeq()];
     }
   };
   // The object is dropped just after this is answered.
@@ -83,26 +89,22 @@ try {
 
   await feed(PER_REQUEST);
   await settled();
-  // A request, a claim, a result.
-  const perStep = 3;
   tell("memory of the runtime with a short log", mib(treeMemory(system.pid)));
   const short = { append: await often(() => feed(1)), load: await often(() => ask("GET", log), evict) };
 
   const began = performance.now();
   const batches = [];
-  for (let seq = await lastSeq(); seq + 3 < wanted && step + PER_REQUEST < 10_000; seq = await lastSeq()) {
-    const missing = Math.ceil((wanted - seq) / perStep);
-    batches.push((await timed(() => feed(Math.max(1, Math.min(PER_REQUEST, missing))))).took);
-    if (missing <= PER_REQUEST) await settled();
-  }
+  const steps = Math.min(Math.ceil(wanted / PER_STEP), 10_000 - PER_REQUEST);
+  while (step < steps) batches.push((await timed(() => feed(Math.min(PER_REQUEST, steps - step)))).took);
   await settled();
   const seconds = (performance.now() - began) / 1_000;
   const entries = await lastSeq();
   tell("entries of the log, steps", `${entries}, ${step}`);
   tell("to feed and run them", `${seconds.toFixed(0)} s`);
-  tell("100 envelopes, the first ten and the last ten requests", `${ms(median(batches.slice(0, 10)))}, ${ms(median(batches.slice(-10)))}`);
+  tell(`${PER_REQUEST} envelopes, the first ten and the last ten requests`, `${ms(median(batches.slice(0, 10)))}, ${ms(median(batches.slice(-10)))}`);
   tell("memory of the runtime after it", mib(treeMemory(system.pid)));
   await system.kill();
+  tell("the run's database", `${(storedBytes() / 1e6).toFixed(1)} MB`);
   await system.start();
   const unloaded = treeMemory(system.pid);
   await ask("GET", `${log}?order=desc&limit=1`);

@@ -71,10 +71,11 @@ pub enum Errand {
     },
     /// The child was called off with its step, whether it exists yet or not.
     CancelChild { child_run_id: RunId },
-    /// The run has ended, and its parent is to know.
+    /// The run has ended, by entry `seq` of its log, and its parent is to know.
     ReportEnd {
         parent_run_id: RunId,
         step_index: u32,
+        seq: u64,
     },
 }
 
@@ -171,6 +172,7 @@ fn wishes(state: &State, sent: &Sent) -> Vec<(Wish, Timestamp)> {
         let errand = Errand::ReportEnd {
             parent_run_id: parent.run_id.clone(),
             step_index: parent.step_index,
+            seq: state.seq,
         };
         wishes.push((Wish::Errand(errand), since));
     }

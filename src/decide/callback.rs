@@ -123,7 +123,7 @@ fn still_wanted(
     let Some(step) = step.filter(of_intent) else {
         return Err("the call was replaced by one with other arguments".into());
     };
-    if step.called_back >= callback.attempt {
+    if step.called_back.contains(&callback.attempt) {
         return Err(format!(
             "attempt {} was called back before",
             callback.attempt

@@ -30,6 +30,7 @@ pub async fn run_errand<W: World>(world: &W, message: &ErrandMessage) -> Result<
         Errand::ReportEnd {
             parent_run_id,
             step_index,
+            ..
         } => {
             let told = ask(world, tenant_id, run_id, RunOp::Told).await?;
             let Ok(RunResult::Told(Some(told))) = told else {

@@ -227,12 +227,11 @@ impl Home {
             };
             return self.start(store, identity, *created, now, random);
         }
-        let state = match (self.take_state(store), &op) {
-            // What cannot be read has one thing to say: where.
-            (Err(Failure::Refused(Refusal::Frozen { seq, .. })), RunOp::Diagnose) => {
-                return self.diagnose_frozen(store, &tenant_id, seq);
+        let state = match self.take_state(store) {
+            Err(Failure::Refused(refusal @ Refusal::Frozen { .. })) => {
+                return frozen(store, &tenant_id, &op, refusal);
             }
-            (state, _) => state?,
+            state => state?,
         };
         if let (None, RunOp::CallOff { parent_run_id }) = (&state, &op) {
             store.bar(&tenant_id, parent_run_id)?;
@@ -420,21 +419,6 @@ impl Home {
             #[cfg(feature = "test-seams")]
             op => self.seam(store, state, op, now, random),
         }
-    }
-
-    /// A frozen run is its tenant's like any other: its first row says whose it is.
-    fn diagnose_frozen<S: LogStore>(
-        &mut self,
-        store: &S,
-        tenant_id: &TenantId,
-        seq: u64,
-    ) -> Result<RunResult, Failure> {
-        let first = store.page(1, 1)?;
-        let identity = first.first().and_then(log::identity);
-        let identity = identity.filter(|identity| &identity.tenant_id == tenant_id);
-        let identity = identity.ok_or(Failure::Refused(Refusal::NotFound))?;
-        let shown = raw(&diagnosis::frozen(identity.run_id, seq))?;
-        Ok(RunResult::Shown(shown))
     }
 
     fn start<S: LogStore>(
@@ -714,6 +698,26 @@ impl Home {
 
     fn forget(&mut self) {
         self.state = None;
+    }
+}
+
+/// What cannot be read has one thing to say, and only to its tenant: where.
+fn frozen<S: LogStore>(
+    store: &S,
+    tenant_id: &TenantId,
+    op: &RunOp,
+    refusal: Refusal,
+) -> Result<RunResult, Failure> {
+    let first = store.page(1, 1)?;
+    let identity = first.first().and_then(log::identity);
+    let identity = identity.filter(|identity| &identity.tenant_id == tenant_id);
+    let identity = identity.ok_or(Failure::Refused(Refusal::NotFound))?;
+    match (op, refusal) {
+        (RunOp::Diagnose, Refusal::Frozen { seq, .. }) => {
+            let shown = raw(&diagnosis::frozen(identity.run_id, seq))?;
+            Ok(RunResult::Shown(shown))
+        }
+        (_, refusal) => Err(Failure::Refused(refusal)),
     }
 }
 

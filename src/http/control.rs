@@ -7,6 +7,7 @@ use crate::ports::{RunOp, RunResult, World};
 use crate::schema;
 use crate::words::{RunId, SignalName, TenantId};
 
+use super::once::once;
 use super::problem::{INVALID_CANCEL, INVALID_CONTROL, INVALID_RUN, INVALID_SIGNAL, Problem};
 use super::runs::{ask, unexpected_of_run};
 use super::{Call, Response, fits};
@@ -14,6 +15,8 @@ use super::{Call, Response, fits};
 /// How far a diagnosis follows a run's children for what really holds it.
 const LEVELS_MAX: usize = 8;
 
+/// Carries out what is asked of the run as a whole; under a client's key once, so that a request sent
+/// again does not undo what others have done since.
 pub async fn control<W: World>(
     call: &Call<'_, W>,
     tenant_id: &TenantId,
@@ -29,26 +32,29 @@ pub async fn control<W: World>(
     let request = call.request_ref(format!("POST /v1/runs/{run_id}/{word}"))?;
     schema::validate(schema, &call.body).map_err(|errors| Problem::invalid(kind, errors))?;
     let comment = call.text("comment");
-    let result = if control == Control::Retry {
-        retry_run(call.world, tenant_id, &run_id, comment, request)
-            .await?
-            .map_err(|refusal| Problem::refusal(refusal, kind))?
-    } else {
-        let op = RunOp::Control {
-            control,
-            comment,
-            request,
+    once(call.world, tenant_id, request.clone(), async {
+        let result = if control == Control::Retry {
+            retry_run(call.world, tenant_id, &run_id, comment, request)
+                .await?
+                .map_err(|refusal| Problem::refusal(refusal, kind))?
+        } else {
+            let op = RunOp::Control {
+                control,
+                comment,
+                request,
+            };
+            ask(call.world, tenant_id, &run_id, op, kind).await?
         };
-        ask(call.world, tenant_id, &run_id, op, kind).await?
-    };
-    match result {
-        RunResult::Done {
-            replayed,
-            shown: Some(shown),
-            ..
-        } => Ok(Response::json(200, shown.get().to_owned()).replayed(replayed)),
-        _ => Err(unexpected_of_run(word, &run_id)),
-    }
+        match result {
+            RunResult::Done {
+                replayed,
+                shown: Some(shown),
+                ..
+            } => Ok(Response::json(200, shown.get().to_owned()).replayed(replayed)),
+            _ => Err(unexpected_of_run(word, &run_id)),
+        }
+    })
+    .await
 }
 
 /// 202 means stored: whether anything waits for it yet or not.

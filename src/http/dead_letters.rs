@@ -23,7 +23,7 @@ use super::problem::{INVALID_SETTLEMENT, NO_STEP, Problem};
 use super::{Call, Response, fits, unexpected};
 
 const STATUSES: [&str; 4] = ["open", "redelivered", "resolved", "discarded"];
-const REASONS: [&str; 9] = [
+const REASONS: [&str; 10] = [
     "invalid_envelope",
     "invalid_arguments",
     "unknown_tool",
@@ -33,6 +33,7 @@ const REASONS: [&str; 9] = [
     "invalid_result",
     "fan_out_limit",
     "undeliverable",
+    "child_failed",
 ];
 const OPEN: &str = "open";
 

@@ -10,7 +10,7 @@ use crate::words::{ApprovalId, DeadLetterId, RunId, Timestamp};
 
 use super::approval::{Approval, GuardedCall, Verdict};
 use super::event::{
-    Decision, Event, Purpose, RequestRef, Settlement, StepError, WaitKind, WaitOutcome,
+    ChildStatus, Decision, Event, Purpose, RequestRef, Settlement, StepError, WaitKind, WaitOutcome,
 };
 use super::log::{Corrupt, Recorded};
 use super::mailbox::Signal;
@@ -57,6 +57,7 @@ impl State {
             }
             Event::RunFailed { error } => {
                 self.error = Some(error.clone());
+                self.call_children_off(entry);
                 self.end(Status::Failed, at);
             }
             Event::RunCancelRequested { request, .. } => {
@@ -67,6 +68,7 @@ impl State {
             }
             Event::RunCancelled { request, .. } => {
                 self.remember(entry, request.as_ref());
+                self.call_children_off(entry);
                 self.end(Status::Cancelled, at);
             }
             Event::RunPaused { request, .. } => {
@@ -166,7 +168,7 @@ impl State {
             } => {
                 self.remember(entry, request.as_ref());
                 let step = self.step_mut(entry)?;
-                step.called_back = *attempt;
+                step.called_back.push(*attempt);
                 let outcome = format!("callback_{}", status.as_str());
                 step.note(at, &outcome, None, None);
             }
@@ -499,6 +501,7 @@ impl State {
                 agent,
                 input,
             } => {
+                let replaced = step.unfinished_child(entry.at);
                 step.child = Some(Child {
                     run_id: run_id.clone(),
                     agent: agent.clone(),
@@ -508,6 +511,7 @@ impl State {
                     ended: None,
                 });
                 step.phase = Phase::AwaitingChild;
+                self.call_off(replaced);
             }
             Event::ChildStarted { run_id, agent } => {
                 let child = step.child_mut(run_id).ok_or_else(stranger)?;
@@ -523,7 +527,7 @@ impl State {
                 let child = step.child_mut(run_id).ok_or_else(stranger)?;
                 child.ended = Some(*status);
                 let awaited = step.phase == Phase::AwaitingChild;
-                if awaited && *status == super::event::ChildStatus::Completed {
+                if awaited && *status == ChildStatus::Completed {
                     step.finish(Phase::Completed, output.clone());
                 }
             }
@@ -535,13 +539,32 @@ impl State {
     fn cancel_step(&mut self, entry: &Entry) -> Result<(), Corrupt> {
         let step = self.step_mut(entry)?;
         let phase = std::mem::replace(&mut step.phase, Phase::Cancelled);
-        let child = step.child.as_ref().filter(|child| child.ended.is_none());
-        let called_off = child.map(|child| (child.run_id.clone(), entry.at));
-        self.called_off.extend(called_off);
+        let called_off = step.unfinished_child(entry.at);
+        self.call_off(called_off);
         if let Phase::AwaitingApproval { approval_id, .. } = phase {
             self.close_approval(entry, &approval_id, Verdict::Cancelled)?;
         }
         Ok(())
+    }
+
+    /// A child that failed may have been retried by hand, so it is called off like one that never
+    /// ended.
+    fn call_children_off(&mut self, entry: &Entry) {
+        let children: Vec<_> = self
+            .steps
+            .iter()
+            .filter_map(|step| step.unfinished_child(entry.at))
+            .collect();
+        for child in children {
+            self.call_off(Some(child));
+        }
+    }
+
+    fn call_off(&mut self, child: Option<(RunId, Timestamp)>) {
+        let known = |run_id: &RunId| self.called_off.iter().any(|(known, _)| known == run_id);
+        if let Some(child) = child.filter(|(run_id, _)| !known(run_id)) {
+            self.called_off.push(child);
+        }
     }
 
     /// A failed run goes on: what failed it, and what its failure cancelled, is to be done again.
@@ -611,6 +634,11 @@ impl State {
             }
         }
         let step = self.step_mut(entry)?;
+        let left = match settlement {
+            // Whoever settles it otherwise than by the child's own success is done with the child.
+            Settlement::Resolved { .. } | Settlement::Discarded { .. } => step.unfinished_child(at),
+            Settlement::Redelivered { .. } => None,
+        };
         match settlement {
             Settlement::Redelivered { .. } => {
                 step.in_doubt = false;
@@ -635,6 +663,7 @@ impl State {
                 step.phase = Phase::Failed;
             }
         }
+        self.call_off(left);
         Ok(())
     }
 
@@ -757,6 +786,13 @@ impl Step {
         } else {
             Phase::Pending
         }
+    }
+
+    /// The child that is not known to have done its work, if there is one, to be called off at `at`.
+    fn unfinished_child(&self, at: Timestamp) -> Option<(RunId, Timestamp)> {
+        let child = self.child.as_ref()?;
+        let finished = child.ended == Some(ChildStatus::Completed);
+        (!finished).then(|| (child.run_id.clone(), at))
     }
 
     fn child_mut(&mut self, run_id: &RunId) -> Option<&mut Child> {

@@ -27,6 +27,9 @@ pub struct Blocker {
     pub detail: String,
     /// The call that releases it. Null: time does, or a worker.
     pub release: Option<String>,
+    /// Of a frozen run: the entry that cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<ApprovalId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,6 +47,7 @@ impl Blocker {
             until: None,
             detail: detail.into(),
             release: None,
+            seq: None,
             approval_id: None,
             dead_letter_id: None,
             child_run_id: None,
@@ -90,7 +94,10 @@ pub fn frozen(run_id: RunId, seq: u64) -> Diagnosis {
         run_id,
         status: "frozen",
         moving: false,
-        blockers: vec![Blocker::new("frozen", detail)],
+        blockers: vec![Blocker {
+            seq: Some(seq),
+            ..Blocker::new("frozen", detail)
+        }],
     }
 }
 

@@ -32,8 +32,8 @@ pub struct Step {
     pub verifications: u32,
     /// A call was made and nobody knows yet what came of it.
     pub in_doubt: bool,
-    /// The last attempt whose callback came: each attempt has one.
-    pub called_back: u32,
+    /// The attempts whose callback came: each has one.
+    pub called_back: Vec<u32>,
     /// The call that a person approved.
     pub approved: Option<GuardedCall>,
     /// Its arguments could not be made: what its intent holds is what the plan says, unfilled.
@@ -192,7 +192,7 @@ impl Step {
             previous_wait_ms: None,
             verifications: 0,
             in_doubt: false,
-            called_back: 0,
+            called_back: Vec::new(),
             approved: None,
             unfilled: false,
             child: None,

@@ -163,6 +163,11 @@ fn build(
     .into();
     if let Some(callback_url) = call.callback_url {
         headers.push(("Dormouse-Callback".to_owned(), callback_url.to_owned()));
+        // Whoever holds the token can complete the step.
+        let token = callback_url.rsplit('/').next().unwrap_or(callback_url);
+        filler
+            .masks
+            .push(("Dormouse-Callback".to_owned(), token.to_owned()));
     }
     if body.is_some() {
         headers.push(("content-type".to_owned(), "application/json".to_owned()));

@@ -85,9 +85,10 @@ export async function startWorld({ vars = {}, stateDir, withSink = true, ...opti
       const made = await operator.ok("POST", `/v1/tenants/${tenantId}/keys`, { body: { name: `${role} key`, role } });
       return Object.assign(clientOf(runtime.url, made.key), { keyId: made.key_id, tenantId });
     },
-    /** Ends the Worker and starts it again on the same state. */
-    async restart() {
+    /** Ends the Worker and starts it again on the same state, with `meanwhile` done in between. */
+    async restart(meanwhile = async () => {}) {
       await runtime.dispose();
+      await meanwhile();
       runtime = await start();
     },
     async close() {
