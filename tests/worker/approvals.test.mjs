@@ -717,11 +717,11 @@ describe("the inbox", () => {
       "the answer to the start": ({ waiting_for }) => waiting_for[0].approval_id,
     };
     for (const [way, find] of Object.entries(ways)) {
-      await eachOf(Array.from({ length: 12 }), 12, async (_, i) => {
+      await eachOf(Array.from({ length: 24 }), 24, async (_, i) => {
         const run = await dev.startRun(body);
         const id = await find(run);
         if (i % 2) {
-          const { items } = await dev.ok("GET", `/v1/approvals?status=pending&limit=50`);
+          const { items } = await dev.ok("GET", `/v1/approvals?status=pending&limit=200`);
           assert.ok(items.some(({ approval_id }) => approval_id === id), `${way}: ${id} is listed`);
         }
         const answer = await decide(dev, id, "approved");
