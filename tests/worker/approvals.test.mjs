@@ -717,7 +717,8 @@ describe("the inbox", () => {
       "the answer to the start": ({ waiting_for }) => waiting_for[0].approval_id,
     };
     for (const [way, find] of Object.entries(ways)) {
-      await eachOf(Array.from({ length: 24 }), 24, async (_, i) => {
+      // Whoever goes by the start's answer is the soonest: many of them, so that the index has no time.
+      await eachOf(Array.from({ length: way === "the answer to the start" ? 80 : 16 }), 16, async (_, i) => {
         const run = await dev.startRun(body);
         const id = await find(run);
         if (i % 2) {
