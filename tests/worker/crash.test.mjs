@@ -1,44 +1,13 @@
 // The whole server killed, again and again: nothing is lost, nothing is done twice.
 
 import assert from "node:assert/strict";
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { assertQuiet, assertRunIsRight, assertWholeLog, countOf, eachOf, stepsOf } from "./support/checks.mjs";
-import { clientOf } from "./support/client.mjs";
-import { freePort, startServer } from "./support/group.mjs";
+import { lives } from "./support/lives.mjs";
 import { randomOf } from "./support/random.mjs";
-import { startSink } from "./support/sink.mjs";
 import { until } from "./support/until.mjs";
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
-
-/** Servers one after another on the same state and port, and a client that outlives them. */
-async function lives() {
-  const [sink, port, stateDir] = [await startSink(), await freePort(), await mkdtemp(join(tmpdir(), "dormouse-crash-"))];
-  const output = [];
-  let server = await startServer({ port, stateDir });
-  const client = clientOf(server.url, "dev-key");
-  return {
-    sink,
-    client,
-    output,
-    async kill() {
-      await server.signal("SIGKILL");
-      output.push(...server.output);
-    },
-    async start() {
-      server = await startServer({ port, stateDir });
-    },
-    async end() {
-      await server.signal("SIGTERM");
-      output.push(...server.output);
-      await sink.close();
-      await rm(stateDir, { recursive: true, force: true });
-    },
-  };
-}
 
 /** As a careful client does it: the same request with the same key, until there is an answer. */
 async function startSurely(client, body, idempotencyKey) {

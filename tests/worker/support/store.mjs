@@ -64,3 +64,14 @@ export function ageIndex(stateDir, runId) {
     });
   }
 }
+
+/** Sets how many runs there have been below a run, on all levels together. */
+export function setTreeCount(stateDir, rootRunId, count) {
+  const changed = databases(stateDir, "dormouse-Tenant").map(({ path }) =>
+    opened(path, (database) => {
+      if (!hasTable(database, "trees")) return 0;
+      return Number(database.prepare("UPDATE trees SET started = ? WHERE root_run_id = ?").run(count, rootRunId).changes);
+    }),
+  );
+  if (changed.reduce((sum, changes) => sum + changes, 0) !== 1) throw new Error(`there is no count of the runs below ${rootRunId}`);
+}
