@@ -439,7 +439,7 @@ describe("a signal and its timeout", () => {
   test("within 30 ms of each other, in real time: one branch, once", async (t) => {
     const random = randomOf(t);
     const branches = await orders("PT1S");
-    const ids = await eachOf(Array.from({ length: 60 }), 60, async () => {
+    const ids = await eachOf(Array.from({ length: 40 }), 40, async () => {
       const { run_id, waiting_for } = await startWith(branches.plan);
       const due = Date.parse(waiting_for[0].until);
       await pause(due - 30 + random.below(61) - Date.now());
@@ -453,7 +453,7 @@ describe("a signal and its timeout", () => {
     const { dev } = world;
     const seams = seamsOf(dev);
     const branches = await orders("PT1H");
-    const ids = await eachOf(Array.from({ length: 40 }, (_, n) => n), 10, async (n) => {
+    const ids = await eachOf(Array.from({ length: 24 }, (_, n) => n), 8, async (n) => {
       const { run_id } = await startWith(branches.plan);
       const both = [() => signalled(dev, run_id, "ok", { paid: true }), () => seams.advance(run_id, "PT1H")];
       await Promise.all((n % 2 ? both : both.reverse()).map((one) => one()));
