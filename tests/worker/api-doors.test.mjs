@@ -34,17 +34,20 @@ async function operations(fill) {
     .map(([method, path]) => ({ method, path, filled: path.replaceAll(/\{([a-z_]+)\}/g, (_, name) => fill(name)) }));
 }
 
+/** Opened by a token in the path and by no key. */
+const isOpenedByToken = (path) => path.includes("{token}");
 const isOperators = (path) => path.startsWith("/v1/tenants");
 
 test("without a key in force every operation answers 401, and tells nothing", async () => {
   const revoked = await world.tenant(unique("doors-revoked"));
   assert.equal((await revoked.get("/v1/runs")).status, 200);
-  const path = `/v1/tenants/${revoked.tenantId}/keys/${revoked.keyId}`;
-  assert.equal((await world.operator.delete(path)).status, 204);
+  const ofKey = `/v1/tenants/${revoked.tenantId}/keys/${revoked.keyId}`;
+  assert.equal((await world.operator.delete(ofKey)).status, 204);
   const other = await world.tenant(unique("doors-other"));
   const halfOther = `${other.key.slice(0, -3)}AAA`;
   const expected = (await world.anonymous.get("/v1/runs")).text;
-  for (const { method, filled } of await operations(() => "x")) {
+  for (const { method, path, filled } of await operations(() => "x")) {
+    if (isOpenedByToken(path)) continue;
     for (const key of [undefined, "", "wrong", revoked.key, halfOther, `${other.key}x`, "dmk_nobody.x.y"]) {
       const body = method === "GET" || method === "DELETE" ? undefined : "no JSON";
       const answer = await world.anonymous.with(key).call(method, filled, { body });
@@ -58,6 +61,7 @@ test("without a key in force every operation answers 401, and tells nothing", as
 test("the operator's token opens /v1/tenants and the letters that no tenant owns, a tenant's key all the rest", async () => {
   const admin = await world.tenant(unique("doors-admin"), "admin");
   for (const { method, path, filled } of await operations(() => "x")) {
+    if (isOpenedByToken(path)) continue;
     const body = method === "GET" || method === "DELETE" ? undefined : {};
     const asOperator = (await world.operator.call(method, filled, { body })).status;
     const asTenant = (await admin.call(method, filled, { body })).status;
@@ -94,11 +98,12 @@ test("a role may do what the roles below it may, and no more", async () => {
   // What it is to look, to operate and to develop, as the API's documents tell it.
   const least = ({ method, path }) => {
     if (method === "GET") return "reader";
-    if (/\/(cancel|redeliver|resolve|discard)$/.test(path)) return "operator";
+    if (/\/(cancel|pause|resume|retry|redeliver|resolve|discard|links)$/.test(path)) return "operator";
+    if (/\/signals\/|^\/v1\/approvals\//.test(path)) return "operator";
     return path.startsWith("/v1/secrets") ? undefined : "developer";
   };
   for (const operation of await operations(() => "x")) {
-    if (isOperators(operation.path)) continue;
+    if (isOperators(operation.path) || isOpenedByToken(operation.path)) continue;
     const lowest = least(operation);
     if (!lowest) continue;
     for (const role of roles) {
@@ -131,20 +136,27 @@ test("what is another tenant's is as what is missing, on every route and kind of
   const [letter] = await ours.deadLetters(held.run_id);
   const strayAnswer = await ours.post("/v1/envelopes", { event_type: "tool.requested", run_id: `run_${UUID}`, payload: {} });
   const stray = strayAnswer.json.rejected[0].dead_letter_id;
-  const logs = async () => JSON.stringify(await Promise.all([sleeping, external, held].map(({ run_id }) => verifyLog(ours, run_id))));
+  const asking = await ours.startRun({ plan: { steps: [{ id: "a", approval: { prompt: "alpha?" } }] } });
+  const approval = asking.waiting_for[0].approval_id;
+  const logs = async () => JSON.stringify(await Promise.all([sleeping, external, held, asking].map(({ run_id }) => verifyLog(ours, run_id))));
   const before = await logs();
 
-  const known = { run_id: [sleeping.run_id, external.run_id, held.run_id], dead_letter_id: [letter.dead_letter_id, stray] };
-  const missing = { run_id: `run_${UUID}`, dead_letter_id: `dl_${UUID}`, name: "missing" };
+  const known = {
+    run_id: [sleeping.run_id, external.run_id, held.run_id, asking.run_id],
+    dead_letter_id: [letter.dead_letter_id, stray],
+    approval_id: [approval],
+  };
+  const missing = { run_id: `run_${UUID}`, dead_letter_id: `dl_${UUID}`, approval_id: `apr_${UUID}`, name: "missing" };
   const walls = [];
   for (const { method, path } of await operations((name) => name)) {
-    if (isOperators(path) || path.startsWith("/v1/secrets") || !path.includes("{") || method === "PUT") continue;
+    if (isOperators(path) || isOpenedByToken(path) || path.startsWith("/v1/secrets") || !path.includes("{") || method === "PUT") continue;
     const variable = /\{([a-z_]+)\}/.exec(path)[1];
     const names = path.startsWith("/v1/tools") ? [tool] : [agent];
     const ids = variable === "name" ? names : known[variable];
     assert.ok(ids, `there is no case for {${variable}} of ${method} ${path}`);
-    const body = path.endsWith("/resolve") ? { result: 1 } : method === "POST" ? {} : undefined;
-    const ask = (id) => theirs.call(method, path.replace(`{${variable}}`, id), { body });
+    const decides = method === "POST" && path.endsWith("/{approval_id}");
+    const body = path.endsWith("/resolve") ? { result: 1 } : decides ? { decision: "approved" } : method === "POST" ? {} : undefined;
+    const ask = (id) => theirs.call(method, path.replace(`{${variable}}`, id).replace("{name}", "go"), { body });
     const nothing = await ask(missing[variable]);
     assert.equal(nothing.status, 404, `${method} ${path}`);
     for (const id of ids) {

@@ -18,6 +18,28 @@ async function blocked() {
   return { run, dead_letter_id };
 }
 
+/** The id of an approval that a new run asks for. */
+async function asked() {
+  const run = await world.dev.startRun({ plan: { steps: [{ id: "a", approval: { prompt: "Well?" } }] } });
+  return run.waiting_for[0].approval_id;
+}
+
+/** The path of a link to a new approval. */
+async function linkPath() {
+  const { url } = await world.dev.ok("POST", `/v1/approvals/${await asked()}/links`, { body: {} });
+  return new URL(url).pathname;
+}
+
+/** The path of the callback of a call that was answered with 202. */
+async function callbackPath() {
+  const tool = unique("later-tool");
+  await world.dev.putTool(tool, { http: { url: `${world.sink.url}/${tool}` } });
+  world.sink.on(`/${tool}`, () => ({ status: 202 }));
+  const run = await world.dev.startRun({ plan: { steps: [{ id: "a", tool }] } });
+  await world.dev.untilRun(run.run_id, "waiting");
+  return new URL(world.sink.to(`/${tool}`)[0].headers["dormouse-callback"]).pathname;
+}
+
 const newTool = () => ({ description: "x", http: { method: "POST", url: `${world.sink.url}/tool` } });
 
 async function newTenant() {
@@ -38,11 +60,17 @@ const CASES = {
     },
   ],
   "GET /v1/runs/{run_id}/events": [
-    [200, 200],
+    [200, 200, 204],
     async () => {
       const { run_id } = await world.dev.startRun({ plan: SLEEP });
       const path = `/v1/runs/${run_id}/events`;
-      return [await world.dev.get(path), await world.dev.get(path, { headers: { accept: "application/x-ndjson" } })];
+      const ended = await world.dev.runToEnd({ plan: { steps: [{ id: "a", sleep: "PT0S" }] } });
+      const seen = { accept: "text/event-stream", "last-event-id": "1000" };
+      return [
+        await world.dev.get(path),
+        await world.dev.get(path, { headers: { accept: "application/x-ndjson" } }),
+        await world.dev.get(`/v1/runs/${ended.run_id}/events`, { headers: seen }),
+      ];
     },
   ],
   "POST /v1/runs/{run_id}/cancel": [
@@ -51,6 +79,104 @@ const CASES = {
       const { run_id } = await world.dev.startRun({ plan: SLEEP });
       const path = `/v1/runs/${run_id}/cancel`;
       return [await world.dev.post(path, { comment: "enough" }), await world.dev.post(path)];
+    },
+  ],
+  "POST /v1/runs/{run_id}/signals/{name}": [
+    [202, 422, 422],
+    async () => {
+      const { run_id } = await world.dev.startRun({ plan: SLEEP });
+      const path = `/v1/runs/${run_id}/signals`;
+      return [
+        await world.dev.post(`${path}/go`, { payload: { n: 1 } }),
+        await world.dev.post(`${path}/go`, { payloat: 1 }),
+        await world.dev.post(`${path}/a%20b`, {}),
+      ];
+    },
+  ],
+  ...Object.fromEntries(
+    ["pause", "resume"].map((word) => [
+      `POST /v1/runs/{run_id}/${word}`,
+      [
+        [200, 200, 409],
+        async () => {
+          const { run_id } = await world.dev.startRun({ plan: SLEEP });
+          const path = `/v1/runs/${run_id}/${word}`;
+          const answers = [await world.dev.post(path, { comment: "a while" }), await world.dev.post(path)];
+          await world.dev.post(`/v1/runs/${run_id}/cancel`);
+          return [...answers, await world.dev.post(path)];
+        },
+      ],
+    ]),
+  ),
+  "POST /v1/runs/{run_id}/retry": [
+    [409, 200],
+    async () => {
+      const { run_id } = await world.dev.startRun({ plan: SLEEP });
+      const failed = await world.dev.runToEnd({ plan: { steps: [{ id: "w", wait_for: "x", timeout: "PT0S" }] } }, "failed");
+      return [await world.dev.post(`/v1/runs/${run_id}/retry`), await world.dev.post(`/v1/runs/${failed.run_id}/retry`)];
+    },
+  ],
+  "GET /v1/runs/{run_id}/diagnosis": [
+    [200],
+    async () => {
+      const { run_id } = await world.dev.startRun({ plan: SLEEP });
+      return [await world.dev.get(`/v1/runs/${run_id}/diagnosis`)];
+    },
+  ],
+  "GET /v1/approvals": [
+    [200],
+    async () => {
+      await asked();
+      return [await world.dev.get("/v1/approvals?status=pending&limit=3")];
+    },
+  ],
+  "GET /v1/approvals/{approval_id}": [[200], async () => [await world.dev.get(`/v1/approvals/${await asked()}`)]],
+  "POST /v1/approvals/{approval_id}": [
+    [422, 200, 409],
+    async () => {
+      const path = `/v1/approvals/${await asked()}`;
+      return [
+        await world.dev.post(path, { decision: "maybe" }),
+        await world.dev.post(path, { decision: "approved", data: { n: 1 }, comment: "yes", decided_by: "a person" }),
+        await world.dev.post(path, { decision: "rejected" }),
+      ];
+    },
+  ],
+  "POST /v1/approvals/{approval_id}/links": [
+    [201, 422, 409],
+    async () => {
+      const approval = await asked();
+      const path = `/v1/approvals/${approval}/links`;
+      const answers = [await world.dev.post(path, { expires_in: "P1D" }), await world.dev.post(path, { expires_in: "P1000D" })];
+      await world.dev.post(`/v1/approvals/${approval}`, { decision: "rejected" });
+      return [...answers, await world.dev.post(path)];
+    },
+  ],
+  "GET /approvals/{token}": [
+    [200, 404],
+    async () => [await world.anonymous.get(await linkPath()), await world.anonymous.get("/approvals/none")],
+  ],
+  "POST /approvals/{token}": [
+    [422, 303, 409, 404],
+    async () => {
+      const path = await linkPath();
+      const headers = { "content-type": "application/x-www-form-urlencoded" };
+      const send = (path, body) => world.anonymous.call("POST", path, { body, headers });
+      const decision = "decision=approved&decided_by=A+person";
+      return [await send(path, "decision=approved"), await send(path, decision), await send(path, decision), await send("/approvals/none", decision)];
+    },
+  ],
+  "POST /v1/callbacks/{token}": [
+    [422, 200, 410, 404],
+    async () => {
+      const path = await callbackPath();
+      const done = { status: "succeeded", result: { n: 1 } };
+      return [
+        await world.anonymous.post(path, { status: "done" }),
+        await world.anonymous.post(path, done),
+        await world.anonymous.post(path, done),
+        await world.anonymous.post("/v1/callbacks/none", done),
+      ];
     },
   ],
   "GET /v1/tools": [[200], async () => [await world.dev.get("/v1/tools")]],
