@@ -2,6 +2,8 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { readFile, readdir } from "node:fs/promises";
+import { basename, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { read, write } from "./exact.mjs";
 
@@ -64,6 +66,26 @@ export class Dormouse {
   get = (path) => this.#call("GET", path);
   put = (path, body) => this.#call("PUT", path, body);
   post = (path, body, idempotencyKey) => this.#call("POST", path, body, { "idempotency-key": idempotencyKey });
+
+  /** Stores the tools and the agents that `directory` has as files. */
+  async define(directory) {
+    for (const kind of ["tools", "agents"]) {
+      for (const file of await readdir(join(directory, kind))) {
+        const definition = read(await readFile(join(directory, kind, file), "utf8"));
+        await this.put(`/v1/${kind}/${basename(file, ".json")}`, definition);
+      }
+    }
+  }
+
+  /** A run's whole log. */
+  async history(runId) {
+    const entries = [];
+    for (;;) {
+      const { items } = await this.get(`/v1/runs/${runId}/events?limit=200&after=${entries.length}`);
+      if (items.length === 0) return entries;
+      entries.push(...items);
+    }
+  }
 
   async #call(method, path, body, headers = {}) {
     const response = await fetch(this.#url + path, {
