@@ -1,9 +1,10 @@
-// Dormouse as a process that can be killed, and a client of its HTTP API.
+// Dormouse as a process that can be stopped and killed, and a client of its HTTP API.
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFile, readdir } from "node:fs/promises";
 import { basename, join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { read, write } from "./exact.mjs";
 
@@ -13,10 +14,13 @@ const READY = /Dormouse is ready on http:\/\/localhost:(\d+)/;
 export class Dormouse {
   #key = "demo-key";
   #child;
-  #url;
+  #port;
   #closed = false;
   /** The end of what the process wrote. */
   log = "";
+
+  /** How long it was up: from when it answered to when its process had ended. */
+  upMs = 0;
 
   /** `settings` are those of scripts/serve.mjs, such as STATE_DIR. */
   constructor(settings) {
@@ -24,7 +28,16 @@ export class Dormouse {
   }
 
   get url() {
-    return this.#url;
+    return `http://127.0.0.1:${this.#port}`;
+  }
+
+  get port() {
+    return this.#port;
+  }
+
+  /** From now on starts where it is now: whoever was told its address finds it again. */
+  keepPort() {
+    this.env.PORT = String(this.#port);
   }
 
   /** Starts the runtime on its state, in a process group of its own; done when it answers. */
@@ -33,7 +46,7 @@ export class Dormouse {
     const child = spawn(process.execPath, [SERVE], { env: this.env, detached: true, stdio: ["ignore", "pipe", "pipe", "ipc"] });
     this.#child = child;
     this.log = "";
-    const port = await new Promise((ready, fail) => {
+    this.#port = await new Promise((ready, fail) => {
       const listen = (piece) => {
         this.log = (this.log + piece).slice(-4_000);
         const found = READY.exec(this.log);
@@ -44,7 +57,26 @@ export class Dormouse {
       child.once("error", fail);
       child.once("exit", () => fail(new Error("Dormouse did not start")));
     });
-    this.#url = `http://127.0.0.1:${port}`;
+    const readyAt = performance.now();
+    child.once("exit", () => (this.upMs += performance.now() - readyAt));
+  }
+
+  /** SIGTERM: it ends by itself, its state stays. Done when no process of its group is left. */
+  async stop() {
+    const child = this.#child;
+    const ended = once(child, "exit");
+    child.kill("SIGTERM");
+    await ended;
+    if (process.platform === "win32") return;
+    for (let waited = 0; ; waited += 20) {
+      try {
+        process.kill(-child.pid, 0);
+      } catch {
+        return;
+      }
+      if (waited > 5_000) throw new Error("stopped, but a process of its group is left");
+      await sleep(20);
+    }
   }
 
   /** `kill -9`: Node, workerd and whatever else is in the group, at once and without a warning. */
@@ -65,7 +97,7 @@ export class Dormouse {
 
   get = (path) => this.#call("GET", path);
   put = (path, body) => this.#call("PUT", path, body);
-  post = (path, body, idempotencyKey) => this.#call("POST", path, body, { "idempotency-key": idempotencyKey });
+  post = (path, body, idempotencyKey) => this.#call("POST", path, body, idempotencyKey && { "idempotency-key": idempotencyKey });
 
   /** Stores the tools and the agents that `directory` has as files. */
   async define(directory) {
@@ -88,7 +120,7 @@ export class Dormouse {
   }
 
   async #call(method, path, body, headers = {}) {
-    const response = await fetch(this.#url + path, {
+    const response = await fetch(this.url + path, {
       method,
       headers: { authorization: `Bearer ${this.#key}`, "content-type": "application/json", ...headers },
       body: body && write(body),
