@@ -30,6 +30,14 @@ export class Screen {
     this.#draw();
   }
 
+  strong = (text) => this.#paint("bold", text);
+  soft = (text) => this.#paint("dim", text);
+  warn = (text) => this.#paint("yellow", text);
+
+  #paint(style, text) {
+    return this.#stream.isTTY ? styleText(style, text) : text;
+  }
+
   /** The runs as they are now. */
   show(runs) {
     if (!this.#stream.isTTY || this.#stream.rows < runs.length + 4) return this.#showChanges(runs);

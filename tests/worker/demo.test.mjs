@@ -10,10 +10,10 @@ import { test } from "node:test";
 import { newNode } from "../../scripts/node.mjs";
 import { root } from "../../scripts/steps.mjs";
 
-/** Starts the demo without a terminal, its temporary files in a directory of their own. */
-function startDemo(t) {
+/** Starts the demo without a terminal, its temporary files in a directory of their own. Without acts: all. */
+function startDemo(t, ...acts) {
   const temporary = mkdtempSync(join(tmpdir(), "dormouse-demo-test-"));
-  const child = spawn(newNode(), [join(root, "demo", "demo.mjs")], {
+  const child = spawn(newNode(), [join(root, "demo", "demo.mjs"), ...acts], {
     env: { ...process.env, TMPDIR: temporary, TEMP: temporary },
     stdio: ["ignore", "pipe", "pipe"],
   });
@@ -31,39 +31,87 @@ function startDemo(t) {
 const rows = (output) =>
   Object.fromEntries([...output.matchAll(/^ {2}(\S+(?: \S+)*) {2,}(.+)$/gm)].map(([, name, cells]) => [name, cells.split(/ {2,}/)]));
 
-test("the demo survives its kill and every step takes effect once", { timeout: 60_000 }, async (t) => {
-  const demo = startDemo(t);
-  const [code] = await demo.ended;
-  assert.equal(code, 0, demo.output);
-
-  const table = rows(demo.output);
-  assert.deepEqual(table.runs, ["12 of 12 completed"]);
-  assert.deepEqual(table.steps, ["60 of 60 completed"]);
-  assert.deepEqual(table.effects, ["60, at most 1 per key"]);
-  assert.deepEqual(table["dead letters"], ["1, 1 repaired"]);
-  assert.deepEqual(table["kills survived"], ["1"]);
-  for (const tool of ["stock.reserve", "warehouse.pick", "payments.charge", "couriers.book", "invoices.print"]) {
-    assert.deepEqual(table[tool].slice(-2), ["12", "1"], tool);
-  }
-  const [, , unavailable, tooMany, refused] = table.all.map(Number);
-  assert.deepEqual([unavailable, tooMany, refused], [24, 12, 1]);
-
-  assert.match(demo.output, /kill -9 with \d+ of 60 steps done/);
-  assert.equal(demo.output.match(/^✓ /gm).length, 6);
-  assert.doesNotMatch(demo.output, /^✗ |\x1b/m);
-  assert.deepEqual(demo.left(), []);
-});
-
-test("the demo cleans up when it is interrupted", { timeout: 60_000 }, async (t) => {
-  const demo = startDemo(t);
-  while (!demo.output.includes("orders placed")) {
+/** Until the demo has said so. */
+async function says(demo, text) {
+  while (!demo.output.includes(text)) {
     await Promise.race([once(demo.child.stdout, "data"), demo.ended]);
     assert.equal(demo.child.exitCode ?? demo.child.signalCode, null, demo.output);
   }
+}
+
+const count = (text, pattern) => text.match(pattern)?.length ?? 0;
+
+test("the demo plays both acts, and everything in them is right", { timeout: 180_000 }, async (t) => {
+  const demo = startDemo(t);
+  const [code] = await demo.ended;
+  assert.equal(code, 0, demo.output);
+  const acts = demo.output.split(/^Second act: .*$/m);
+  assert.equal(acts.length, 2, demo.output);
+  assert.doesNotMatch(demo.output, /^✗ |\x1b/m);
+  assert.deepEqual(demo.left(), []);
+
+  await t.test("the orders survive the kill and every step takes effect once", () => {
+    const [orders] = acts;
+    const table = rows(orders);
+    assert.deepEqual(table.runs, ["12 of 12 completed"]);
+    assert.deepEqual(table.steps, ["60 of 60 completed"]);
+    assert.deepEqual(table.effects, ["60, at most 1 per key"]);
+    assert.deepEqual(table["dead letters"], ["1, 1 repaired"]);
+    assert.deepEqual(table["kills survived"], ["1"]);
+    for (const tool of ["stock.reserve", "warehouse.pick", "payments.charge", "couriers.book", "invoices.print"]) {
+      assert.deepEqual(table[tool].slice(-2), ["12", "1"], tool);
+    }
+    const [, , unavailable, tooMany, refused] = table.all.map(Number);
+    assert.deepEqual([unavailable, tooMany, refused], [24, 12, 1]);
+
+    assert.match(orders, /kill -9 with \d+ of 60 steps done/);
+    assert.equal(count(orders, /^✓ /gm), 6);
+  });
+
+  await t.test("the claim waits for days while nothing runs", () => {
+    const [, claims] = acts;
+    const table = rows(claims);
+    assert.deepEqual(table.runs, ["2 of 2 completed"]);
+    assert.deepEqual(table.steps, ["7 of 7 completed"]);
+    assert.deepEqual(table.effects, ["3 under 3 keys, at most 1 per key"]);
+    assert.deepEqual(table["stops survived"], ["5"]);
+    assert.match(table.waited[0], /^2 d .* by the claim's clock, of which the demo moved it by 2 d$/);
+    for (const [tool, answer] of [["garage.estimate", "202"], ["bank.transfer", "200"], ["post.letter", "200"]]) {
+      assert.deepEqual(table[tool].slice(1), ["1", answer, "1"], tool);
+    }
+
+    assert.equal(count(claims, /^■ off/gm), 5);
+    assert.equal(count(claims, /^▶ on/gm), 6);
+    const waits = [...claims.matchAll(/^⏸ waits at step (\d); .*\n +(\w+): /gm)].map(([, step, kind]) => `${step} ${kind}`);
+    assert.deepEqual(waits, ["0 callback", "1 timer", "2 approval", "3 child", "4 signal"]);
+    assert.match(claims, /calls back: ECONNREFUSED/);
+    assert.match(claims, /calls back again, .*: 200\. The same call once more: 410\./);
+    assert.match(claims, /Looking changes nothing: the approval is pending, the log has (\d+) entries and had \1\./);
+    assert.match(claims, /presses Approve: 303, then 200 “Approved”/);
+    assert.match(claims, /Reject, there: 409 “Approved”/);
+    assert.match(claims, /│ amount: 1970\.90$/m);
+    assert.equal(count(claims, /^✓ /gm), 10);
+  });
+});
+
+test("the demo cleans up when it is interrupted", { timeout: 60_000 }, async (t) => {
+  const demo = startDemo(t, "orders");
+  await says(demo, "orders placed");
   const url = /Dormouse on (\S+),/.exec(demo.output)[1];
   demo.child.kill("SIGINT");
   const [code] = await demo.ended;
   assert.equal(code, 130, demo.output);
   assert.deepEqual(demo.left(), []);
   await assert.rejects(fetch(`${url}/healthz`), "the runtime still answers");
+});
+
+test("the demo cleans up when it is interrupted while its runtime is off", { timeout: 60_000 }, async (t) => {
+  const demo = startDemo(t, "claims");
+  await says(demo, "calls back: ECONNREFUSED");
+  const port = /nothing listens on port (\d+)/.exec(demo.output)[1];
+  demo.child.kill("SIGINT");
+  const [code] = await demo.ended;
+  assert.equal(code, 130, demo.output);
+  assert.deepEqual(demo.left(), []);
+  await assert.rejects(fetch(`http://127.0.0.1:${port}/healthz`), "the runtime was started again");
 });

@@ -1,7 +1,9 @@
 // What happened, as a table, and whether all of it is right.
 
 import { isDeepStrictEqual } from "node:util";
-import { write } from "./exact.mjs";
+import { Checks } from "../checks.mjs";
+import { write } from "../exact.mjs";
+import { table } from "../table.mjs";
 
 /** The table at the end. */
 export function summary({ runs, logs, letters, ledger, kills }) {
@@ -38,10 +40,10 @@ export function summary({ runs, logs, letters, ledger, kills }) {
   return [table(byTool), "", table(totals, { left: true })].join("\n");
 }
 
-/** Everything that must be true: `{ what, wrong }`, with what speaks against it. */
+/** Everything that must be true. */
 export function check({ orders, placed, again, runs, logs, listed, letters, ledger, vatNumber }) {
-  const checks = [];
-  const expect = (what, wrong) => checks.push({ what, wrong: wrong.filter(Boolean) });
+  const checks = new Checks();
+  const expect = (what, wrong) => checks.expect(what, wrong);
   const name = (order) => `order ${write(order.order_id)}`;
 
   expect("every run completed", runs.map((run) => run.status !== "completed" && `${run.run_id} is ${run.status}: ${write(run.error)}`));
@@ -72,7 +74,7 @@ export function check({ orders, placed, again, runs, logs, listed, letters, ledg
     ...acted.map(([key, { effects }]) => effects !== 1 && `key ${key}: ${effects} effects`),
     ...orders.flatMap((order, index) =>
       runs[index].steps.map((step) => {
-        const keys = acted.filter(([, entry]) => entry.tool === step.name && entry.order === write(order.order_id)).map(([key]) => key);
+        const keys = acted.filter(([, entry]) => entry.tool === step.name && entry.subject === write(order.order_id)).map(([key]) => key);
         return !isDeepStrictEqual(keys, [step.idempotency_key]) && `${name(order)}: ${step.name} took effect under ${keys.length} keys: ${keys}`;
       }),
     ),
@@ -84,20 +86,6 @@ export function check({ orders, placed, again, runs, logs, listed, letters, ledg
     ...letters.map((letter) => letter.status !== "redelivered" && `${letter.dead_letter_id} is ${letter.status}`),
   ]);
 
-  expect(
-    "every log is whole: no gap, each entry chained to the one before",
-    logs.flatMap((log) =>
-      log.map((entry, index) => {
-        const chained = index === 0 || entry.prev_hash === log[index - 1].hash;
-        return (entry.seq !== index + 1 || !chained) && `${entry.run_id}: entry ${entry.seq}`;
-      }),
-    ),
-  );
+  checks.expectWholeLogs(logs);
   return checks;
-}
-
-function table(rows, { left = false } = {}) {
-  const widths = rows[0].map((_, column) => Math.max(...rows.map((row) => String(row[column]).length)));
-  const cell = (value, column) => (column === 0 || left ? String(value).padEnd(widths[column]) : String(value).padStart(widths[column]));
-  return rows.map((row) => `  ${row.map(cell).join("  ")}`.trimEnd()).join("\n");
 }
