@@ -10,6 +10,8 @@ const PASSED_ON = [
   "TEST_SEAMS",
   "IDEMPOTENCY_CACHE",
   "TENANT_SECRETS",
+  "SIGNING_KEY",
+  "PUBLIC_URL",
   ...Object.keys(process.env).filter((name) => name.startsWith("OTEL_EXPORTER_OTLP_")),
 ];
 

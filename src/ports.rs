@@ -228,6 +228,7 @@ impl RunOp {
                 | Self::Diagnose
                 | Self::Events { .. }
                 | Self::Control { .. }
+                | Self::Answer { .. }
                 | Self::SettleDeadLetter { .. }
         )
     }

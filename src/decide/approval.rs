@@ -20,6 +20,8 @@ pub struct Answer {
     pub data: Option<Json>,
     pub comment: Option<String>,
     pub decided_by: String,
+    /// What gave the right to answer: the id of a key, or `link`.
+    pub via: Option<String>,
 }
 
 /// Asks what an approval step asks.
@@ -119,6 +121,7 @@ pub(super) fn answer(
         data,
         comment,
         decided_by,
+        via,
     } = answer;
     let by = decided_by.clone();
     let why = comment.clone();
@@ -130,6 +133,7 @@ pub(super) fn answer(
             data: data.unwrap_or_else(Json::null),
             comment,
             decided_by,
+            via,
             arguments_digest,
             request,
         },

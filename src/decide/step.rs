@@ -1,8 +1,9 @@
 //! A step's intent, and its failure.
 
-use crate::json::{Json, Violation};
+use crate::json::{self, Json, Violation};
 use crate::plan::OnFailure;
 use crate::run::event::{DeadLetterReason, Event, StepError};
+use crate::schema;
 
 use super::dead_letter::open;
 use super::{Refusal, Turn, approval};
@@ -15,8 +16,29 @@ pub(super) fn request_tool(
     tool: String,
     arguments: Json,
 ) -> Result<(), Refusal> {
+    let misfits = misfits(turn, &tool, &arguments);
     turn.record(Some(index), Event::ToolRequested { tool, arguments })?;
-    approval::ask_if_wanted(turn, index)
+    if misfits.is_empty() {
+        return approval::ask_if_wanted(turn, index);
+    }
+    let reason = DeadLetterReason::InvalidArguments;
+    let error = StepError {
+        reason: reason.as_str().to_owned(),
+        message: format!("the arguments do not fit: {}", json::sentence(&misfits)),
+        status_code: None,
+        errors: misfits,
+    };
+    fail(turn, index, error, reason)
+}
+
+/// Nobody is asked about a call that could not be made.
+fn misfits(turn: &Turn, tool: &str, arguments: &Json) -> Vec<Violation> {
+    let pinned = turn.state.tools.get(tool);
+    let guarded = pinned.filter(|pinned| pinned.tool.requires_approval);
+    let wanted = guarded.and_then(|pinned| pinned.tool.parameters.as_ref());
+    let checked =
+        wanted.map(|wanted| schema::validate_with(wanted, arguments, "/payload/arguments"));
+    checked.and_then(Result::err).unwrap_or_default()
 }
 
 /// The step failed in a way that a person may mend: what follows is the plan's to say.

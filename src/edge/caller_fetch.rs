@@ -61,17 +61,23 @@ pub async fn call_tool(request: &OutboundRequest, allowed_inward: &[String]) -> 
                 Redirect::Answer => {}
             }
         }
-        return reply(hop);
+        return reply(hop, offers_callback(&request));
     }
 }
 
-fn reply(hop: Hop) -> Answer {
+/// A redirect to another origin takes the callback's address away: a 202 from there waits for nothing.
+fn offers_callback(request: &OutboundRequest) -> bool {
+    let name = |(name, _): &(String, String)| name.eq_ignore_ascii_case("dormouse-callback");
+    request.headers.iter().any(name)
+}
+
+fn reply(hop: Hop, offered: bool) -> Answer {
     match hop.body {
         Some(body) => Answer::Reply(Reply {
             status: hop.status,
             retry_after: hop.retry_after,
             content_type: hop.content_type,
-            callback_honoured: callback_honoured(hop.callback.as_deref()),
+            callback_honoured: offered && callback_honoured(hop.callback.as_deref()),
             body,
         }),
         None => transport(

@@ -680,7 +680,16 @@ impl Home {
         let Some(state) = &self.state else {
             return Vec::new();
         };
-        if state.shown_seq <= self.projected_seq || state.shown_seq != state.seq {
+        if state.shown_seq <= self.projected_seq {
+            return Vec::new();
+        }
+        // Of a run that goes on the index hears when it comes to rest; of what somebody is asked, or has
+        // answered, at once.
+        let asked = state.approvals.iter().map(|approval| approval.changed_seq);
+        let letters = state.dead_letters.iter().map(|letter| letter.changed_seq);
+        let news = asked.chain(letters).any(|seq| seq > self.projected_seq);
+        let rests = state.status.is_idle() || state.status.is_end();
+        if !news && !rests {
             return Vec::new();
         }
         self.counts.projections = self.counts.projections.saturating_add(1);

@@ -310,11 +310,7 @@ async fn call<W: World>(world: &W, assignment: &Assignment, tool: &Tool) -> Repo
         Ok(request) => request,
         Err(report) => return report,
     };
-    let mut answer = call_alive(world, assignment, &request).await;
-    if let (Answer::Reply(reply), None) = (&mut answer, &callback_url) {
-        // None was offered, so there is none to wait for.
-        reply.callback_honoured = false;
-    }
+    let answer = call_alive(world, assignment, &request).await;
     match classify(&answer, world.now()) {
         Outcome::Succeeded { result } => completed(tool, &answer, result),
         Outcome::Accepted => Report::Accepted,

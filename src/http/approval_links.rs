@@ -150,6 +150,7 @@ fn complete(answer: Answer, schema: Option<&Value>) -> Result<decide::Answer, Ve
         data: data.map(Json::new),
         comment,
         decided_by,
+        via: Some("link".to_owned()),
     })
 }
 

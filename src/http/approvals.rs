@@ -12,7 +12,7 @@ use crate::words::{ApprovalId, DurationMs, RunId, TenantId, Timestamp};
 
 use super::auth::Caller;
 use super::page::{bad_cursor, page};
-use super::problem::{INVALID_DECISION, INVALID_LINK, Problem};
+use super::problem::{INVALID_DECISION, INVALID_LINK, Problem, UNAVAILABLE};
 use super::runs::{ask, unexpected_of_run};
 use super::{Call, Response, fits, unexpected};
 
@@ -64,6 +64,7 @@ pub async fn decide<W: World>(call: &Call<'_, W>, caller: &Caller) -> Result<Res
         decided_by: call
             .text("decided_by")
             .unwrap_or_else(|| caller.name.clone()),
+        via: Some(caller.name.clone()),
     };
     let tenant_id = &caller.tenant_id;
     let run_id = run_of(call.world, tenant_id, &id).await?;
@@ -99,7 +100,10 @@ pub async fn link<W: World>(call: &Call<'_, W>, tenant_id: &TenantId) -> Result<
     };
     let signer = call.world.signer();
     let token = signer.and_then(|signer| signer.sign(&claims));
-    let token = token.ok_or_else(|| unexpected("sign a link", tenant_id))?;
+    let token = token.ok_or_else(|| {
+        let detail = "this deployment has no key to sign links with: set its secret SIGNING_KEY";
+        Problem::new(UNAVAILABLE, detail)
+    })?;
     let origin = call.world.public_origin().or(call.origin);
     let origin = origin.unwrap_or_default();
     let body = format!(r#"{{"url":"{origin}/approvals/{token}","expires_at":"{expires_at}"}}"#);

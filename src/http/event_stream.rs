@@ -67,12 +67,10 @@ pub(super) async fn begin<W: World>(
     if call.query.get("limit").is_some() {
         return not_here("limit");
     }
-    // On a reconnect the address is the first request's, and only the header knows better.
-    let after = call.headers.last_event_id()?.unwrap_or(wanted.after);
     let mut stream = EventStream {
         tenant_id: tenant_id.clone(),
         run_id,
-        after,
+        after: wanted.after,
         pause_ms: PAUSE_MS_MIN,
         ends_at: call.world.now().plus_ms(AGE_MS_MAX),
         looks_left: LOOKS_MAX,

@@ -36,10 +36,16 @@ pub async fn events<W: World>(
 ) -> Result<Response, Problem> {
     let run_id = call.run_id()?;
     let wanted = Wanted::of_query(&call.query)?;
+    let last_event_id = call.headers.last_event_id()?;
     match call.headers.log_form() {
         LogForm::Json => list(call, tenant_id, &run_id, wanted).await,
         LogForm::Lines => lines(call, tenant_id, &run_id, wanted).await,
-        LogForm::EventStream => event_stream::begin(call, tenant_id, run_id, wanted).await,
+        LogForm::EventStream => {
+            // On a reconnect the address is the first request's, and only the header knows better.
+            let after = last_event_id.unwrap_or(wanted.after);
+            let wanted = Wanted { after, ..wanted };
+            event_stream::begin(call, tenant_id, run_id, wanted).await
+        }
     }
 }
 

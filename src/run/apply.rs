@@ -274,12 +274,13 @@ impl State {
                 };
             }
             Event::ToolFailed { error, .. } => {
+                let planned = self.agent.plan().is_some();
                 let step = self.step_mut(entry)?;
                 let called = step.lease().is_some();
                 if called || matches!(step.phase, Phase::AwaitingCallback { .. }) {
                     step.note(at, "failed", error.status_code, Some(&error.message));
                 } else {
-                    step.unfilled = error.reason == "invalid_arguments";
+                    step.unfilled = planned && error.reason == "invalid_arguments";
                 }
                 step.in_doubt = false;
                 step.losses = 0;
@@ -575,6 +576,7 @@ impl State {
         self.ended_at = None;
         self.error = None;
         self.planner_end = None;
+        self.paused_at = None;
         self.status = Status::Running;
         self.resumed_at = Some(entry.at);
         self.retried_at = Some(entry.at);

@@ -193,6 +193,9 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         comment: Option<String>,
         decided_by: String,
+        /// What gave the right to decide: the id of a key, or `link`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        via: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         arguments_digest: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]

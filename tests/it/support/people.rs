@@ -135,6 +135,7 @@ async fn answer(
         data: None,
         comment: None,
         decided_by: "somebody".to_owned(),
+        via: None,
     };
     let op = RunOp::Answer {
         approval_id,
