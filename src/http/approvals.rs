@@ -11,6 +11,7 @@ use crate::signed::LinkClaims;
 use crate::words::{ApprovalId, DurationMs, RunId, TenantId, Timestamp};
 
 use super::auth::Caller;
+use super::once::{Begun, begin, finish};
 use super::page::{bad_cursor, page};
 use super::problem::{INVALID_DECISION, INVALID_LINK, Problem, UNAVAILABLE};
 use super::runs::{ask, unexpected_of_run};
@@ -87,10 +88,21 @@ pub async fn link<W: World>(call: &Call<'_, W>, tenant_id: &TenantId) -> Result<
             }
         },
     };
+    let request = call.request_ref(format!("POST /v1/approvals/{id}/links"))?;
     let run_id = run_of(call.world, tenant_id, &id).await?;
-    let shown = look(call.world, tenant_id, &run_id, &id).await?;
-    require_pending(&shown, &run_id)?;
-    let expires_at = call.world.now().plus_ms(lasts_ms);
+    let before = match &request {
+        Some(request) => made_before(call.world, tenant_id, request).await?,
+        None => None,
+    };
+    let replayed = before.is_some();
+    let expires_at = match before {
+        Some(expires_at) => expires_at,
+        None => {
+            let shown = look(call.world, tenant_id, &run_id, &id).await?;
+            require_pending(&shown, &run_id)?;
+            call.world.now().plus_ms(lasts_ms)
+        }
+    };
     let claims = LinkClaims {
         tenant_id: tenant_id.clone(),
         run_id,
@@ -107,7 +119,23 @@ pub async fn link<W: World>(call: &Call<'_, W>, tenant_id: &TenantId) -> Result<
     let origin = call.world.public_origin().or(call.origin);
     let origin = origin.unwrap_or_default();
     let body = format!(r#"{{"url":"{origin}/approvals/{token}","expires_at":"{expires_at}"}}"#);
-    Ok(Response::json(201, body))
+    if let (Some(request), false) = (request, replayed) {
+        // The link itself is no record's business: it is signed again from what it is good for.
+        finish(call.world, tenant_id, request, 201, &expires_at.to_string()).await;
+    }
+    Ok(Response::json(201, body).replayed(replayed))
+}
+
+/// Until when the link is good that was made before under the same key, if one was.
+async fn made_before<W: World>(
+    world: &W,
+    tenant_id: &TenantId,
+    request: &RequestRef,
+) -> Result<Option<Timestamp>, Problem> {
+    match begin(world, tenant_id, request).await? {
+        Begun::Fresh => Ok(None),
+        Begun::Before { body, .. } => Ok(Timestamp::parse(&body).ok()),
+    }
 }
 
 /// The approval that the path names. What is no id names nothing.

@@ -10,6 +10,7 @@ import { Response } from "miniflare";
 import { startRuntime } from "../../scripts/runtime.mjs";
 import { root } from "../../scripts/steps.mjs";
 import { pythonCommand } from "../clients/python.mjs";
+import { until } from "./support/until.mjs";
 
 const KEY = "dev-key";
 const ADMIN_TOKEN = "the-operator";
@@ -18,6 +19,8 @@ const config = (name) => join(root, "tests", "clients", name);
 let folder;
 let runtime;
 const trouble = [];
+/** The addresses that a tool was told to report to. */
+const callbacks = [];
 
 before(async () => {
   folder = mkdtempSync(join(tmpdir(), "dormouse-clients-"));
@@ -25,7 +28,11 @@ before(async () => {
     stateDir: join(folder, "state"),
     vars: { DEV_API_KEY: KEY, ADMIN_TOKEN },
     // Made-up tools have made-up addresses: none is called.
-    outbound: () => Response.json({ price: 5 }),
+    outbound: (request) => {
+      if (!request.url.endsWith("/later")) return Response.json({ price: 5 });
+      callbacks.push(request.headers.get("dormouse-callback"));
+      return new Response(null, { status: 202 });
+    },
     onLog: (text) => {
       if (/panic|answered 5\d\d/.test(text)) trouble.push(text);
     },
@@ -131,6 +138,20 @@ async function withRealExamples(document) {
     name(`/v1/dead-letters/{dead_letter_id}/${settlement}`, items[0].dead_letter_id);
   }
   name("/v1/runs/{run_id}/cancel", await start());
+  const timedOut = { steps: [{ id: "a", wait_for: "go", timeout: "PT0S" }] };
+  name("/v1/runs/{run_id}/retry", (await call("POST", "/v1/runs", { plan: timedOut })).run_id);
+  const asked = async () => {
+    const plan = { steps: [{ id: "a", approval: { prompt: "Well?" } }] };
+    return (await call("POST", "/v1/runs", { plan })).waiting_for[0].approval_id;
+  };
+  const link = async () => (await call("POST", `/v1/approvals/${await asked()}/links`, {})).url.split("/").at(-1);
+  name("/v1/approvals/{approval_id}", await asked());
+  name("/v1/approvals/{approval_id}/links", await asked());
+  name("/approvals/{token}", await link());
+  await call("PUT", "/v1/tools/later", { http: { url: "https://tools.example/later" } });
+  await call("POST", "/v1/runs", { plan: { steps: [{ id: "a", tool: "later" }] } });
+  await until(() => callbacks.length > 0, { what: "the tool is called" });
+  name("/v1/callbacks/{token}", callbacks[0].split("/").at(-1));
   const envelopes = paths["/v1/envelopes"].post.requestBody.content["application/json"].examples;
   envelopes.one.value = request(await start(), 5);
   envelopes.several.value = [request(await start(), 5)];
