@@ -6,7 +6,7 @@ use crate::support::rng::Rng;
 use crate::support::scenario::{play, random_plan, straight};
 use crate::support::world::Weather;
 
-const SEEDS: u64 = 10_000;
+const SEEDS: u64 = 5_000;
 const RUNS: u64 = 3;
 
 fn play_seed(seed: u64) -> crate::support::world::Sim {
