@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use crate::json::{Json, Value, Violation};
+use crate::json::{self, Json, Value, Violation};
 use crate::words::{ApprovalId, DeadLetterId, RunId, Timestamp, TraceId};
 
 use super::approval::{Approval, Verdict};
@@ -13,6 +13,11 @@ use super::event::{RunError, StepError};
 use super::log::{self, Corrupt, Identity, Row, ZERO_HASH};
 use super::state::State;
 use super::step::{Attempt, DeadLetter, Phase, Step};
+
+/// Steps of one run that are shown with it.
+const STEPS_SHOWN_MAX: usize = 1_000;
+/// Of the results that are shown with a run, as JSON: two of the largest fit.
+const RESULTS_SHOWN_BYTES_MAX: usize = 1_100_000;
 
 /// `GET /v1/runs/{run_id}`, member for member.
 #[derive(Debug, Serialize)]
@@ -29,6 +34,9 @@ pub struct RunView<'a> {
     updated_at: Timestamp,
     ended_at: Option<Timestamp>,
     steps: Vec<StepView<'a>>,
+    /// Steps before these, of a run that has very many.
+    #[serde(skip_serializing_if = "is_zero")]
+    steps_omitted: usize,
     waiting_for: Vec<WaitingFor<'a>>,
     mailbox: Vec<Unread<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +53,10 @@ struct StepView<'a> {
     status: &'static str,
     attempts: u32,
     idempotency_key: Option<&'a str>,
-    result: &'a Json,
+    result: Option<&'a Json>,
+    /// Left out: the log has it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    result_omitted: bool,
     error: Option<&'a StepError>,
     #[serde(skip_serializing_if = "Option::is_none")]
     child_run_id: Option<&'a RunId>,
@@ -147,10 +158,8 @@ pub fn run(state: &State) -> RunView<'_> {
         created_at: state.created_at,
         updated_at: state.updated_at,
         ended_at: state.ended_at,
-        steps: state
-            .steps_indexed()
-            .map(|(index, step)| step_view(index, step))
-            .collect(),
+        steps: step_views(state),
+        steps_omitted: state.steps.len().saturating_sub(STEPS_SHOWN_MAX),
         waiting_for: state
             .steps_indexed()
             .filter_map(|(i, step)| waiting_for(i, step))
@@ -184,6 +193,27 @@ pub fn run(state: &State) -> RunView<'_> {
     }
 }
 
+/// The last steps, the last of their results. A run may have thousands; its log has them all.
+fn step_views(state: &State) -> Vec<StepView<'_>> {
+    let mut left = RESULTS_SHOWN_BYTES_MAX;
+    let last = state.steps.len().saturating_sub(STEPS_SHOWN_MAX);
+    let shown = state.steps_indexed().skip(last).collect::<Vec<_>>();
+    let mut views: Vec<StepView<'_>> = shown
+        .into_iter()
+        .rev()
+        .map(|(index, step)| {
+            let mut view = step_view(index, step);
+            let bytes = json::bytes_len(&step.result);
+            view.result_omitted = bytes > left;
+            view.result = view.result.filter(|_| bytes <= left);
+            left = left.saturating_sub(bytes);
+            view
+        })
+        .collect();
+    views.reverse();
+    views
+}
+
 fn step_view(step_index: u32, step: &Step) -> StepView<'_> {
     StepView {
         step_index,
@@ -196,7 +226,8 @@ fn step_view(step_index: u32, step: &Step) -> StepView<'_> {
             .request
             .as_ref()
             .map(|request| request.idempotency_key.as_str()),
-        result: &step.result,
+        result: Some(&step.result),
+        result_omitted: false,
         error: step.error.as_ref(),
         child_run_id: step.child.as_ref().map(|child| &child.run_id),
     }
@@ -362,5 +393,53 @@ impl DeadLetterView<'_> {
             envelope: None,
             ..self
         }
+    }
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::event::RunCreated;
+    use crate::words::TenantId;
+
+    #[test]
+    fn a_run_of_many_steps_is_shown_within_bounds() {
+        let at = Timestamp::EPOCH;
+        let identity = Identity {
+            run_id: RunId::derive(at, "run"),
+            tenant_id: TenantId::parse("acme").unwrap(),
+            trace_id: TraceId::derive("trace"),
+        };
+        let created = RunCreated {
+            agent: None,
+            definition: Json::new(serde_json::json!({ "planner": { "kind": "external" } })),
+            input: Json::null(),
+            tags: BTreeMap::new(),
+            tools: BTreeMap::new(),
+            started_by: None,
+            parent: None,
+            origin: None,
+        };
+        let mut state = State::new(identity, created, at).unwrap();
+        for index in 0..10_000 {
+            let mut step = Step::new(format!("step-{index}"), "tool", Some("t".to_owned()));
+            step.phase = Phase::Completed;
+            step.result = Json::new(Value::from("x".repeat(200_000)));
+            state.steps.push(step);
+        }
+        let shown = serde_json::to_string(&run(&state)).unwrap();
+        assert!(shown.len() < 1_500_000, "{} bytes", shown.len());
+        let shown = json::read_stored(shown.as_bytes()).unwrap();
+        assert_eq!(shown["steps_omitted"], Value::from(9_000));
+        let steps = shown["steps"].as_array().unwrap();
+        assert_eq!(steps[0]["step_index"], Value::from(9_000));
+        assert_eq!(steps[0]["result_omitted"], Value::from(true));
+        assert_eq!(steps[0]["result"], Value::Null);
+        assert!(steps[999]["result"].is_string());
+        assert!(steps[999].get("result_omitted").is_none());
     }
 }
