@@ -12,6 +12,8 @@ export const REST_MS = 14_000;
 // A system that takes no more runs is not asked for the rest.
 const REFUSALS_IN_A_ROW = 100;
 const ASKED_AFTER_RESTART = 50;
+// Time for a run to end after its last call has arrived: to be answered, stored and told.
+const PAUSE_MS = 30;
 
 /** Calls `work` on each item, so many at a time, until there are none or it answers false. */
 async function inLanes(lanes, items, work) {
@@ -45,8 +47,11 @@ export async function suspend(system, sink, { lanes, runs }) {
   return { waiting, failures, seconds: (performance.now() - began) / 1000 };
 }
 
-/** Sends each waiting run its event. Gives the times to the next call's arrival: from the sending, and from the answer that accepted it. */
-export async function wake(system, sink, lanes, runs) {
+/**
+ * Sends each waiting run its event, and the next one when the call has arrived and the pause is over.
+ * Gives the times to the call's arrival: from the sending, and from the answer that accepted the event.
+ */
+export async function wake(system, sink, lanes, runs, pauseMs = 0) {
   const latencies = [];
   const fromAccepted = [];
   const failures = [];
@@ -68,6 +73,7 @@ export async function wake(system, sink, lanes, runs) {
     }
     latencies.push(at - sent);
     fromAccepted.push(at - accepted);
+    if (pauseMs > 0) await sleep(pauseMs);
   });
   return { latencies, fromAccepted, failures, seconds: (performance.now() - began) / 1000 };
 }
@@ -83,18 +89,21 @@ async function stillWaiting(system, lanes, runs) {
   return { waiting, others };
 }
 
-/** Bytes that the file system has given to what is below a directory. */
+/** Bytes that the file system has given to what is below a directory: all, and without SQLite's write-ahead logs. */
 function bytesBelow(directory) {
-  let sum = 0;
+  let all = 0;
+  let logs = 0;
   for (const name of readdirSync(directory, { recursive: true })) {
     try {
       const found = lstatSync(path.join(directory, name));
-      if (found.isFile()) sum += found.blocks * 512;
+      if (!found.isFile()) continue;
+      all += found.blocks * 512;
+      if (/-(wal|shm)$/.test(name)) logs += found.blocks * 512;
     } catch {
       // Gone meanwhile.
     }
   }
-  return sum;
+  return { all, settled: all - logs };
 }
 
 const hundredths = (values) => values.map((ms) => Math.round(ms * 100) / 100);
@@ -127,10 +136,13 @@ export async function suspendAndWake(system, sink, { lanes, waiting: asked, idle
 
   // Enough are left to show what a restart makes of them.
   const oneLane = waiting.splice(0, Math.min(Math.floor(held / 5), 500));
+  const alone = waiting.splice(0, Math.min(Math.floor(held / 10), 200));
   const many = waiting.splice(0, Math.min(Math.floor((held * 2) / 5), 2000));
   const othersOne = watchOthers();
   const one = await wake(system, sink, 1, oneLane);
   const noiseOne = othersOne();
+  await sleep(300);
+  const apart = await wake(system, sink, 1, alone, PAUSE_MS);
   await sleep(300);
   const cpuWake = treeSeconds(system.pid);
   const othersMany = watchOthers();
@@ -150,10 +162,11 @@ export async function suspendAndWake(system, sink, { lanes, waiting: asked, idle
   return {
     asked,
     held,
-    failures: [...failures, ...one.failures, ...all.failures, ...woken.failures],
+    failures: [...failures, ...one.failures, ...apart.failures, ...all.failures, ...woken.failures],
     suspends_per_second: held / seconds,
     suspend_cpu_ms_per_run: each(cpuBefore, cpuAfter, held, 1000),
-    disk_bytes_per_run: each(bytesBefore, bytes, held),
+    disk_bytes_per_run: each(bytesBefore.all, bytes.all, held),
+    disk_bytes_per_run_without_logs: each(bytesBefore.settled, bytes.settled, held),
     memory_bytes_per_run: each(memoryBefore, memory, held),
     memory_bytes: memory,
     memory_bytes_after_restart: memoryAfter,
@@ -162,10 +175,11 @@ export async function suspendAndWake(system, sink, { lanes, waiting: asked, idle
     idle_seconds: idleSeconds,
     latencies_one_lane_ms: hundredths(one.latencies),
     from_accepted_one_lane_ms: hundredths(one.fromAccepted),
+    latencies_apart_ms: hundredths(apart.latencies),
     event_p50_ms: quantile(one.latencies, 0.5),
     events_per_second: all.latencies.length / all.seconds,
     wake_cpu_ms_per_run: each(cpuWake, cpuWoken, all.latencies.length, 1000),
-    not_woken: oneLane.length + many.length - one.latencies.length - all.latencies.length,
+    not_woken: oneLane.length + alone.length + many.length - one.latencies.length - apart.latencies.length - all.latencies.length,
     others_cores_suspend: noiseSuspend,
     others_cores_one_lane: noiseOne,
     others_cores_many_lanes: noiseMany,
