@@ -8,7 +8,7 @@ import path from "node:path";
 import { Sink } from "./lib/sink.mjs";
 import { System, freePort, killAll } from "./lib/system.mjs";
 import { measure } from "./lib/load.mjs";
-import { fsyncsPerRun } from "./lib/fsyncs.mjs";
+import { fsyncsPerRun, fsyncsPerWait } from "./lib/fsyncs.mjs";
 import { suspendAndWake } from "./lib/suspend.mjs";
 import { crash } from "./lib/crash.mjs";
 import { render } from "./lib/report.mjs";
@@ -22,9 +22,11 @@ const USAGE = `npm run bench -- [options]
   --lanes N            lanes of W1 and W3 (32)
   --store LIST         disk,shm
   --disk-dir DIR       where "disk" is (the system's temporary directory)
-  --systems LIST       of dormouse,workflow,floor,floor-wd (W1: the first three; W3: dormouse,workflow,floor-wd)
-  --parts LIST         w1,fsyncs,w2,w3 (w1,fsyncs,w3: w2 wakes runs by a signal, which Dormouse does not have yet)
-  --suspended N        waiting runs of W2 (500; quick 100); its rounds are --suspend-rounds N (3; quick 1)
+  --systems LIST       of dormouse,workflow,floor,floor-do,floor-wd (W1: the first three; W2: all; W3: dormouse,workflow,floor-wd)
+  --parts LIST         of w1,fsyncs,w2,w3 (all)
+  --waiting N          waiting runs of W2 (1000; quick 100), on the first store; 10000 wants \`ulimit -n 20000\`
+  --wait-rounds N      rounds of W2 (3; quick 1)
+  --idle S             how long W2 watches the waiting runs' CPU (10; quick 4); 65 has the cron's minute in it
   --tries N            of W3, for each system (5; quick 1)
   --kills-in-recovery N   more SIGKILLs while W3 recovers (0)
   --patience S         how long W3 waits for the last run (20)
@@ -42,9 +44,10 @@ const { values: given } = parseArgs({
     store: { type: "string", default: "disk,shm" },
     "disk-dir": { type: "string", default: os.tmpdir() },
     systems: { type: "string" },
-    parts: { type: "string", default: "w1,fsyncs,w3" },
-    suspended: { type: "string" },
-    "suspend-rounds": { type: "string" },
+    parts: { type: "string", default: "w1,fsyncs,w2,w3" },
+    waiting: { type: "string" },
+    "wait-rounds": { type: "string" },
+    idle: { type: "string" },
     tries: { type: "string" },
     "kills-in-recovery": { type: "string", default: "0" },
     patience: { type: "string", default: "20" },
@@ -72,10 +75,9 @@ const options = {
   runs: count("runs", 400, 96),
   runsOneLane: count("runs-one-lane", 100, 30),
   lanes: count("lanes"),
-  suspended: count("suspended", 500, 100),
-  suspendRounds: count("suspend-rounds", 3, 1),
-  wakeOneLane: given.quick ? 20 : 80,
-  wakeMany: given.quick ? 60 : 300,
+  waiting: count("waiting", 1000, 100),
+  waitRounds: count("wait-rounds", 3, 1),
+  idleMs: count("idle", 10, 4) * 1000,
   tries: count("tries", 5, 1),
   killsInRecovery: count("kills-in-recovery"),
   patienceMs: count("patience") * 1000,
@@ -84,7 +86,7 @@ const options = {
 };
 const product = path.resolve(given.product);
 const parts = list(given.parts, ["w1", "fsyncs", "w2", "w3"], "parts");
-const known = ["dormouse", "workflow", "floor", "floor-wd"];
+const known = ["dormouse", "workflow", "floor", "floor-do", "floor-wd"];
 const chosen = given.systems === undefined ? null : list(given.systems, known, "systems");
 const notes = [];
 const hasDormouse = existsSync(path.join(product, "scripts", "runtime.mjs"));
@@ -92,8 +94,8 @@ if (!hasDormouse) notes.push("dormouse is left out: no scripts/runtime.mjs in th
 const present = (names) => names.filter((name) => name !== "dormouse" || hasDormouse);
 const systems = present(chosen ?? ["dormouse", "workflow", "floor"]);
 const crashSystems = present(chosen ?? ["dormouse", "workflow", "floor-wd"]);
-const waitSystems = systems.filter((name) => name !== "floor-wd");
-const fsyncSystems = present(chosen ?? known);
+const waitSystems = present(chosen ?? known);
+const fsyncSystems = present(chosen ?? ["dormouse", "workflow", "floor", "floor-wd"]);
 
 const FILE_SYSTEMS = { 0xef53: "ext4", 0x58465342: "xfs", 0x9123683e: "btrfs", 0x794c7630: "overlay", 0x01021994: "tmpfs", 0x2fc12fc1: "zfs", 0xf2f52010: "f2fs", 0x6969: "nfs" };
 function fileSystem(directory) {
@@ -148,6 +150,15 @@ function versionOf(name) {
     }
   }
   return null;
+}
+
+/** Open files that a process may have; the systems inherit it. */
+function openFilesLimit() {
+  try {
+    return Number(/^Max open files\s+(\d+)/m.exec(readFileSync("/proc/self/limits", "utf8"))?.[1]) || null;
+  } catch {
+    return null;
+  }
 }
 
 function wasmSize() {
@@ -220,12 +231,15 @@ const result = {
   options,
   lanes: options.lanes,
   systems,
+  wait_systems: waitSystems,
   stores: stores.map(({ name, where }) => ({ name, where })),
   notes,
   fdatasync_ms: [],
   w1: [],
   fsyncs: [],
   w2: [],
+  wait_fsyncs: [],
+  open_files_limit: openFilesLimit(),
   w3: [],
   wasm: wasmSize(),
 };
@@ -257,12 +271,21 @@ if (parts.includes("fsyncs") && stores.length > 0) {
   }
 }
 if (parts.includes("w2") && stores.length > 0) {
-  for (let round = 1; round <= options.suspendRounds; round += 1) {
+  for (const name of waitSystems) {
+    const found = await withSystem(name, stores[0], (system) => fsyncsPerWait(system, sink, { runs: options.fsyncRuns }));
+    result.wait_fsyncs.push({ system: name, ...found, ...(found.error === undefined ? {} : { not_measured: found.error }) });
+    say(`fsyncs of a wait, ${name}: ${found.per_waiting_run?.toFixed(1) ?? found.not_measured ?? found.error}`);
+  }
+  for (let round = 1; round <= options.waitRounds; round += 1) {
     for (let i = 0; i < waitSystems.length; i += 1) {
       const name = waitSystems[(i + round - 1) % waitSystems.length];
       const entry = { system: name, store: stores[0].name, round, ...(await withSystem(name, stores[0], (system) => suspendAndWake(system, sink, options))) };
       result.w2.push(entry);
-      say(`W2 round ${round} ${name}: ${entry.error ?? `${entry.disk_bytes_per_run.toFixed(0)} bytes a run, event to call p50 ${entry.event_p50_ms?.toFixed(1)} ms, ${entry.events_per_second.toFixed(0)} events/s, others ${entry.others_cores_one_lane?.toFixed(2) ?? "-"} cores`}`);
+      say(
+        entry.error !== undefined
+          ? `W2 round ${round} ${name}: ${entry.error}`
+          : `W2 round ${round} ${name}: ${entry.held} of ${entry.asked} held, ${entry.disk_bytes_per_run?.toFixed(0)} bytes a run, event to call p50 ${entry.event_p50_ms?.toFixed(1)} ms, ${entry.events_per_second.toFixed(0)} events/s, others ${entry.others_cores_one_lane?.toFixed(2) ?? "-"} cores, after kill -9 ${entry.woken_after_restart} of ${entry.asked_after_restart} woken, ${entry.waiting_after_restart} of ${entry.left_after_restart} waiting`,
+      );
     }
   }
 }

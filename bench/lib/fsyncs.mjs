@@ -4,7 +4,7 @@ import { readFileSync, rmSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import path from "node:path";
 import { closedLoop, notCompleted } from "./load.mjs";
-import { suspend } from "./suspend.mjs";
+import { REST_MS, suspend, wake } from "./suspend.mjs";
 
 function strace(pid, file) {
   return new Promise((resolve) => {
@@ -67,9 +67,32 @@ export async function fsyncsPerRun(system, sink, { runs }) {
     return { runs: ids.length, not_completed: await notCompleted(system, ids), failures };
   });
   if (whole.not_measured) return whole;
-  whole.per_run = (whole.fsync + whole.fdatasync) / whole.runs;
-  if (!system.canWait) return whole;
-  const suspended = await counted(system, async () => ({ runs: (await suspend(system, sink, { lanes: 1, runs })).waiting.length }));
-  whole.per_suspended_run = (suspended.fsync + suspended.fdatasync) / suspended.runs;
-  return whole;
+  return { ...whole, per_run: perRun(whole, whole.runs) };
+}
+
+const perRun = ({ fsync, fdatasync }, runs) => (fsync + fdatasync) / runs;
+
+/** fsyncs of a run until it waits, of what follows when workerd lets its object go, and of its waking. */
+export async function fsyncsPerWait(system, sink, { runs }) {
+  sink.reset();
+  sink.delayMs = 0;
+  await system.start();
+  await system.prepare();
+  // These warm up, and are let go with the others.
+  const { waiting: first } = await suspend(system, sink, { lanes: 1, runs: 5 });
+  let waiting = [];
+  const begun = await counted(system, async () => {
+    ({ waiting } = await suspend(system, sink, { lanes: 1, runs }));
+    return { runs: waiting.length };
+  });
+  if (begun.not_measured) return begun;
+  const rested = await counted(system, () => sleep(REST_MS));
+  const letGo = first.length + waiting.length;
+  const woken = await counted(system, async () => ({ runs: (await wake(system, sink, 1, waiting)).latencies.length }));
+  return {
+    runs: begun.runs,
+    per_waiting_run: perRun(begun, begun.runs),
+    per_run_let_go: rested.not_measured ? null : perRun(rested, letGo),
+    per_wake: woken.not_measured ? null : perRun(woken, woken.runs),
+  };
 }

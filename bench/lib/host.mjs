@@ -13,6 +13,7 @@ const OWN_WORKERS = {
     queueProducers: { WORK: "work" },
     queueConsumers: { work: { maxBatchSize: 32, maxBatchTimeout: 0, maxRetries: 3 } },
   },
+  "floor-do": { durableObjects: { RUN: { className: "Run", useSQLite: true } } },
   "floor-wd": { durableObjects: { RUN: { className: "Run", useSQLite: true } } },
   workflow: { workflows: { FLOW: { name: "three", className: "Three" } } },
 };

@@ -78,6 +78,19 @@ export function treeMemory(root) {
   return sum;
 }
 
+/** Files, sockets and the like that a process and its descendants hold open. */
+export function openFiles(root) {
+  let sum = null;
+  for (const { pid } of tree(root)) {
+    try {
+      sum = (sum ?? 0) + readdirSync(`/proc/${pid}/fd`).length;
+    } catch {
+      // Gone, or not ours to look at.
+    }
+  }
+  return sum;
+}
+
 function machineSeconds() {
   const line = read("/proc/stat")?.split("\n", 1)[0];
   if (!line) return null;

@@ -12,6 +12,7 @@ const MEASURES = {
   events_per_second: { noise: "others_cores_many_lanes" },
   disk_bytes_per_run: { noise: null },
   memory_bytes_per_run: { noise: null },
+  idle_cores: { noise: null },
 };
 
 /** Cores that others kept busy while a measure was taken; 0 where it doesn't matter or isn't known. */
@@ -52,7 +53,11 @@ export function summarise(repetitions, system, store) {
 export function ratio(repetitions, store, measure, system, base) {
   const of = (name, round) => repetitions.find((r) => r.system === name && r.store === store && r.round === round && usable(r));
   const rounds = [...new Set(repetitions.map((r) => r.round))];
-  const pairs = rounds.map((round) => [of(system, round), of(base, round)]).filter(([a, b]) => a !== undefined && b !== undefined && a[measure] !== null && b[measure] !== null);
+  const pairs = rounds
+    .map((round) => [of(system, round), of(base, round)])
+    .filter(([a, b]) => a !== undefined && b !== undefined && a[measure] !== null && b[measure] !== null)
+    // Memory may come out below zero where few runs wait: such a figure says nothing.
+    .filter(([a, b]) => a[measure] >= 0 && b[measure] > 0);
   if (pairs.length === 0) return null;
   const { list, noisy } = choose(pairs, ([a, b]) => Math.max(noise(a, measure), noise(b, measure)));
   // A p99 of one repetition is one or two samples: pool the rounds first.
@@ -72,11 +77,13 @@ const GOALS = [
   { goal: "CPU a run, 32 lanes", store: "shm", measure: "cpu_ms_per_run", workflow: ["<=", 0.65], floor: null, stretch: "<= 1.25x floor" },
 ];
 
+// A waiting run is held against the floor that stores the least, a wake against the one that has a queue in its way, as Dormouse has.
 const WAIT_GOALS = [
-  { goal: "disk bytes a suspended run", measure: "disk_bytes_per_run", workflow: ["<=", 0.12], floor: ["<=", 2], stretch: "<= 12 KiB" },
-  { goal: "memory a suspended run", measure: "memory_bytes_per_run", workflow: ["<=", 0.33], floor: null, stretch: "-" },
-  { goal: "event to next call, p50, 1 lane", measure: "event_p50_ms", workflow: ["<=", 0.7], floor: ["<=", 1.25], stretch: "<= 0.5x workflow" },
-  { goal: "events/s, 32 lanes", measure: "events_per_second", workflow: [">=", 1.4], floor: [">=", 0.8], stretch: "-" },
+  { goal: "disk bytes a waiting run", measure: "disk_bytes_per_run", workflow: ["<=", 0.12], base: "floor-do", floor: ["<=", 2], absolute: ["<=", 16 * 1024], unit: (v) => `${number(v / 1024)} KiB`, stretch: "<= 12 KiB" },
+  { goal: "memory a waiting run", measure: "memory_bytes_per_run", workflow: ["<=", 0.33], base: "floor-do", floor: null, absolute: ["<=", 160_000], unit: (v) => `${number(v / 1000, 0)} KB`, stretch: "<= 120 KB" },
+  { goal: "idle cores with all waiting", measure: "idle_cores", workflow: null, base: "floor-do", floor: null, absolute: ["<=", 0.01], unit: (v) => number(v, 3), stretch: "0.00" },
+  { goal: "event to next call, p50, 1 lane", measure: "event_p50_ms", workflow: ["<=", 0.6], base: "floor", floor: ["<=", 1.4], stretch: "<= 0.5x workflow" },
+  { goal: "events/s, 32 lanes", measure: "events_per_second", workflow: [">=", 1.4], base: "floor", floor: [">=", 0.8], stretch: "-" },
 ];
 
 const number = (value, digits = 1) => (value === null || value === undefined || !Number.isFinite(value) ? "-" : value.toFixed(digits));
@@ -99,28 +106,39 @@ function goalRows(result) {
     ...GOALS.map((goal) => ({ ...goal, source: result.w1 })),
     ...WAIT_GOALS.map((goal) => ({ ...goal, source: result.w2, store: result.stores[0]?.name })),
   ];
-  for (const { goal, store, source, measure, workflow, floor, stretch } of goals) {
-    const cells = [workflow && ["workflow", workflow], floor && ["floor", floor]].filter(Boolean);
+  for (const { goal, store, source, measure, workflow, floor, stretch, base: floorName = "floor", absolute, unit } of goals) {
+    const cells = [workflow && ["workflow", workflow], floor && [floorName, floor]].filter(Boolean);
     const shown = {};
     const verdicts = [];
-    for (const base of ["workflow", "floor"]) {
+    const own = median(source.filter((r) => r.system === subject && r.store === store && usable(r)).map((r) => r[measure]));
+    if (absolute && own !== null) verdicts.push(meets(own, absolute));
+    for (const base of ["workflow", floorName]) {
       const found = subject === base ? null : ratio(source, store, measure, subject, base);
       shown[base] = found === null ? "-" : `${number(found.value, 2)}x${found.noisy ? "*" : ""}`;
       const bound = cells.find(([name]) => name === base)?.[1];
       if (found !== null && bound) verdicts.push(meets(found.value, bound));
     }
-    const must = cells.map(([name, [sign, bound]]) => `${sign} ${bound}x ${name}`).join(", ");
-    if (shown.workflow === "-" && shown.floor === "-") continue;
-    rows.push([`${goal}, ${store}`, shown.workflow, shown.floor, must, stretch, subject === "dormouse" ? verdict(verdicts, cells.length) : "-"]);
+    const must = [absolute && `${absolute[0]} ${unit(absolute[1])}`, ...cells.map(([name, [sign, bound]]) => `${sign} ${bound}x ${name}`)].filter(Boolean).join(", ");
+    if (own === null || (!absolute && shown.workflow === "-" && shown[floorName] === "-")) continue;
+    const value = absolute ? `: ${unit(own)}` : "";
+    rows.push([`${goal}, ${store}${value}`, shown.workflow, shown[floorName], must || "-", stretch, subject === "dormouse" && must ? verdict(verdicts, cells.length + (absolute ? 1 : 0)) : "-"]);
   }
   const fsyncs = Object.fromEntries(result.fsyncs.map((entry) => [entry.system, entry.per_run]));
   const own = fsyncs[subject];
   const share = (base) => (subject === base || own === undefined || fsyncs[base] === undefined ? "-" : `${number(own / fsyncs[base], 2)}x`);
   if (own !== undefined) rows.push([`fsyncs a run, 1 lane: ${number(own)}`, share("workflow"), share("floor"), "<= 15", "<= 13.5", subject === "dormouse" ? (own <= 15 ? "yes" : "no") : "-"]);
-  const suspended = Object.fromEntries(result.fsyncs.map((entry) => [entry.system, entry.per_suspended_run]));
-  if (suspended[subject] !== undefined) {
-    const against = (base) => (subject === base || suspended[base] === undefined ? "-" : `${number(suspended[subject] / suspended[base], 2)}x`);
-    rows.push([`fsyncs a suspended run: ${number(suspended[subject])}`, against("workflow"), against("floor"), "<= 11", "<= 9.5", subject === "dormouse" ? (suspended[subject] <= 11 ? "yes" : "no") : "-"]);
+  const waits = Object.fromEntries(result.wait_fsyncs.map((entry) => [entry.system, entry.per_waiting_run]));
+  if (waits[subject] !== undefined) {
+    const against = (base) => (subject === base || waits[base] === undefined ? "-" : `${number(waits[subject] / waits[base], 2)}x`);
+    rows.push([`fsyncs until a run waits, 1 lane: ${number(waits[subject])}`, against("workflow"), against("floor-do"), "<= 11", "<= 9.5", subject === "dormouse" ? (waits[subject] <= 11 ? "yes" : "no") : "-"]);
+  }
+  const held = result.w2.filter((entry) => entry.system === "dormouse" && entry.error === undefined);
+  if (held.length > 0) {
+    const sum = (field) => held.reduce((total, r) => total + r[field], 0);
+    const all = (what, got, of) => rows.push([`${what}: ${got} of ${of}`, "", "", "all", "all", got === of ? "yes" : "no"]);
+    all("waiting runs held", sum("held"), sum("asked"));
+    all("kill -9: woken afterwards", sum("woken_after_restart"), sum("asked_after_restart"));
+    all("kill -9: the others still waiting", sum("waiting_after_restart"), sum("left_after_restart"));
   }
   const tries = result.w3.filter((entry) => entry.system === "dormouse" && entry.error === undefined);
   if (tries.length > 0) {
@@ -136,6 +154,88 @@ function goalRows(result) {
     rows.push([`kill -9: work done, not completed: ${left}`, "", "", "0", "0", left === 0 ? "yes" : "no"]);
   }
   return { subject, rows };
+}
+
+function renderWaits(result) {
+  const out = [];
+  const waits = result.wait_systems.map((system) => [system, result.w2.filter((r) => r.system === system && usable(r))]).filter(([, own]) => own.length > 0);
+  const fsyncs = result.wait_fsyncs;
+  const asked = result.options.waiting;
+  if (waits.length > 0) {
+    const columns = (own) => ({ of: (field) => median(own.map((r) => r[field])), sum: (field) => own.reduce((total, r) => total + r[field], 0), pooled: (field, q) => quantile(own.flatMap((r) => r[field]), q) });
+    out.push(`\nW2, ${asked} runs that wait, on ${result.stores[0].name} (${result.stores[0].where}; at most ${result.open_files_limit ?? "?"} open files a process; medians of the rounds, memory and bytes 14 s after the last start)`);
+    out.push(
+      table(
+        ["system", "held", "waits/s", "CPU ms a wait", "disk bytes a run", "without WALs", "memory KB a run", "memory MB", "open files", "idle cores"],
+        waits.map(([system, own]) => {
+          const { of } = columns(own);
+          return [
+            system,
+            number(of("held"), 0),
+            number(of("suspends_per_second"), 0),
+            number(of("suspend_cpu_ms_per_run")),
+            number(of("disk_bytes_per_run"), 0),
+            number(of("disk_bytes_per_run_without_logs"), 0),
+            number(of("memory_bytes_per_run") / 1000, 0),
+            number(of("memory_bytes") / 1e6, 0),
+            number(of("open_files"), 0),
+            number(of("idle_cores"), 3),
+          ];
+        }),
+      ),
+    );
+    out.push(`\nW2, the wake: from the signal's sending to the next call's arrival, and from its acceptance (below zero: the call came first); apart: 30 ms after the last one`);
+    out.push(
+      table(
+        ["system", "p50 ms 1 lane", "p99 ms", "accepted: p50 ms", "p99 ms", "apart: p50 ms", `signals/s ${result.lanes} lanes`, "CPU ms a wake", "signals 1 lane", "not woken", "others, cores"],
+        waits.map(([system, own]) => {
+          const { of, sum, pooled } = columns(own);
+          return [
+            system,
+            number(pooled("latencies_one_lane_ms", 0.5)),
+            number(pooled("latencies_one_lane_ms", 0.99)),
+            number(pooled("from_accepted_one_lane_ms", 0.5)),
+            number(pooled("from_accepted_one_lane_ms", 0.99)),
+            number(pooled("latencies_apart_ms", 0.5)),
+            number(of("events_per_second"), 0),
+            number(of("wake_cpu_ms_per_run")),
+            own.reduce((n, r) => n + r.latencies_one_lane_ms.length, 0),
+            sum("not_woken"),
+            number(of("others_cores_one_lane"), 2),
+          ];
+        }),
+      ),
+    );
+    out.push("\nW2, after kill -9 and the same start again");
+    out.push(
+      table(
+        ["system", "API up ms", "memory MB", "woken", "p50 ms", "others still waiting", "or else"],
+        waits.map(([system, own]) => {
+          const { of, sum } = columns(own);
+          const otherwise = own.flatMap((r) => Object.entries(r.not_waiting_after_restart).map(([status, n]) => `${n} ${status}`));
+          return [
+            system,
+            number(of("up_after_kill_ms"), 0),
+            number(of("memory_bytes_after_restart") / 1e6, 0),
+            `${sum("woken_after_restart")}/${sum("asked_after_restart")}`,
+            number(of("after_restart_p50_ms")),
+            `${sum("waiting_after_restart")}/${sum("left_after_restart")}`,
+            otherwise.join(", "),
+          ];
+        }),
+      ),
+    );
+  }
+  if (fsyncs.length > 0) {
+    out.push("\nfsyncs of a wait, one lane: until the run waits, when workerd lets its object go, from the signal to the end");
+    out.push(
+      table(
+        ["system", "until it waits", "let go", "wake", "runs", "note"],
+        fsyncs.map((f) => [f.system, f.not_measured ? "not measured" : number(f.per_waiting_run), number(f.per_run_let_go), number(f.per_wake), f.runs ?? "-", f.not_measured ?? ""]),
+      ),
+    );
+  }
+  return out;
 }
 
 export function render(result) {
@@ -167,38 +267,12 @@ export function render(result) {
     out.push("\nfsyncs a run, one lane");
     out.push(
       table(
-        ["system", "fsyncs/run", "a suspended run", "runs", "note"],
-        result.fsyncs.map((f) => [f.system, f.not_measured ? "not measured" : number(f.per_run), number(f.per_suspended_run), f.runs ?? "-", f.not_measured ?? ""]),
+        ["system", "fsyncs/run", "runs", "note"],
+        result.fsyncs.map((f) => [f.system, f.not_measured ? "not measured" : number(f.per_run), f.runs ?? "-", f.not_measured ?? ""]),
       ),
     );
   }
-  const waits = result.systems.map((system) => [system, result.w2.filter((r) => r.system === system && usable(r))]).filter(([, own]) => own.length > 0);
-  if (waits.length > 0) {
-    out.push(`\nW2, runs that wait for an event, on ${result.stores[0].name} (medians of the rounds; memory and bytes 14 s after the last start)`);
-    out.push(
-      table(
-        ["system", "suspended", "suspends/s", "disk bytes a run", "memory KB a run", "idle cores", "event to call p50 ms", "events/s", "not woken", "woken after kill -9", "memory MB before / after", "others, cores"],
-        waits.map(([system, own]) => {
-          const of = (field) => median(own.map((r) => r[field]));
-          const sum = (field) => own.reduce((total, r) => total + r[field], 0);
-          return [
-            system,
-            number(of("suspended"), 0),
-            number(of("suspends_per_second"), 0),
-            number(of("disk_bytes_per_run"), 0),
-            number(of("memory_bytes_per_run") / 1000, 0),
-            number(of("idle_cores"), 2),
-            number(of("event_p50_ms")),
-            number(of("events_per_second"), 0),
-            sum("not_woken"),
-            `${sum("woken_after_restart")}/${sum("asked_after_restart")}`,
-            `${number(of("memory_bytes") / 1e6, 0)} / ${number(of("memory_bytes_after_restart") / 1e6, 0)}`,
-            number(of("others_cores_one_lane"), 2),
-          ];
-        }),
-      ),
-    );
-  }
+  out.push(...renderWaits(result));
   if (result.w3.length > 0) {
     out.push(`\nW3, kill -9 with ${result.lanes} runs in flight, then the same start again (seconds count from the API's first answer)`);
     out.push(
@@ -235,8 +309,8 @@ export function render(result) {
   for (const [part, entries] of [["W1", result.w1], ["W2", result.w2]]) {
     for (const r of entries.filter((entry) => entry.error !== undefined)) out.push(`\n${part} round ${r.round} of ${r.system} on ${r.store} failed: ${r.error}`);
   }
-  const failed = [...result.w1, ...result.w2].find((r) => r.failures?.length > 0);
-  if (failed) out.push(`\nfirst failed run, ${failed.system} on ${failed.store}: ${failed.failures[0]}`);
+  const failed = new Map([...result.w1, ...result.w2].filter((r) => r.failures?.length > 0).map((r) => [r.system, r]));
+  for (const r of failed.values()) out.push(`\nfirst failed run of ${r.failures.length}, ${r.system} on ${r.store}: ${r.failures[0]}`);
   out.push(`\n* = fewer than three repetitions in which others used less than ${NOISY_CORES} cores; read it as a hint.`);
   return out.join("\n");
 }

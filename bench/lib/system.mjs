@@ -84,9 +84,9 @@ const DORMOUSE = {
       planner: { kind: "plan", steps: [call(1), call(2), call(3)] },
     });
     await put("/v1/agents/bench-wait", {
-      description: "A call, a long sleep, a call",
+      description: "A call, a wait for a signal, a call",
       tools: names,
-      planner: { kind: "plan", steps: [call(1), { id: "wait", sleep: "P1D" }, call(3)] },
+      planner: { kind: "plan", steps: [call(1), { id: "wait", wait_for: "go" }, call(3)] },
     });
   },
 };
@@ -169,11 +169,6 @@ export class System {
   async status(id) {
     const { status, text } = await request(this.agent, "GET", this.base + this.speaks.statusPath(id), undefined, this.speaks.headers);
     return status === 200 ? JSON.parse(text).status : `HTTP ${status}`;
-  }
-
-  /** floor-wd is there for the crash only. */
-  get canWait() {
-    return this.name !== "floor-wd";
   }
 
   get pid() {

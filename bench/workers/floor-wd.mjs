@@ -1,5 +1,5 @@
 // The floor with crash safety: the run's object stores the run and a watchdog alarm in one commit, answers, and makes the calls itself.
-// After a crash the alarm fires by itself and the run goes on after its last stored step.
+// After a crash the alarm fires by itself and the run goes on after its last stored step. A run that waits needs no alarm and has none.
 import { DurableObject } from "cloudflare:workers";
 
 const WATCHDOG_MS = 5000;
@@ -16,8 +16,13 @@ export class Run extends DurableObject {
   last() {
     return this.ctx.storage.sql.exec("SELECT MAX(step) AS n FROM steps").toArray()[0].n;
   }
-  start(run) {
-    this.put(0, run);
+  start(run, wait) {
+    this.put(0, JSON.stringify({ run, wait }));
+    this.ctx.storage.setAlarm(Date.now() + WATCHDOG_MS);
+    this.ctx.waitUntil(this.work());
+  }
+  go() {
+    this.put(2, "go");
     this.ctx.storage.setAlarm(Date.now() + WATCHDOG_MS);
     this.ctx.waitUntil(this.work());
   }
@@ -25,8 +30,10 @@ export class Run extends DurableObject {
     if (this.busy) return;
     this.busy = true;
     try {
-      const [{ result: run }] = this.ctx.storage.sql.exec("SELECT result FROM steps WHERE step = 0").toArray();
+      const [{ result }] = this.ctx.storage.sql.exec("SELECT result FROM steps WHERE step = 0").toArray();
+      const { run, wait } = JSON.parse(result);
       for (let step = this.last() + 1; step <= 3; step += 1) {
+        if (wait && step === 2) return this.ctx.storage.deleteAlarm();
         const answer = await fetch(this.env.SINK, {
           method: "POST",
           headers: { "content-type": "application/json", "idempotency-key": `${run}-${step}` },
@@ -45,8 +52,9 @@ export class Run extends DurableObject {
     this.ctx.storage.setAlarm(Date.now() + WATCHDOG_MS);
     await this.work();
   }
+  // As in floor-do.mjs: who asks is the driver, and only when all is at rest.
   status() {
-    return this.last() === 4 ? "completed" : "running";
+    return this.last() === 4 ? "completed" : this.last() === 1 ? "waiting" : "running";
   }
 }
 
@@ -56,9 +64,13 @@ export default {
   async fetch(request, env) {
     const { pathname } = new URL(request.url);
     if (pathname === "/runs" && request.method === "POST") {
-      const { r } = await request.json();
-      await object(env, r).start(r);
+      const { r, wait } = await request.json();
+      await object(env, r).start(r, wait);
       return Response.json({ id: r }, { status: 202 });
+    }
+    if (pathname.endsWith("/go")) {
+      await object(env, pathname.split("/")[2]).go();
+      return new Response(null, { status: 202 });
     }
     if (pathname.startsWith("/runs/")) {
       return Response.json({ status: await object(env, pathname.slice(6)).status() });

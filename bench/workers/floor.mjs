@@ -51,7 +51,8 @@ export default {
     }
     if (pathname.startsWith("/runs/")) {
       const n = await object(env, pathname.slice(6)).stored();
-      return Response.json({ status: n === 4 ? "completed" : "running" });
+      // As in floor-do.mjs: who asks is the driver, and only when all is at rest.
+      return Response.json({ status: n === 4 ? "completed" : n === 1 ? "waiting" : "running" });
     }
     return new Response("ok");
   },
