@@ -8,9 +8,7 @@ use crate::expression::Scope;
 use crate::fields::shorten;
 use crate::json::{self, Json, Value, Violation};
 use crate::plan::{Action, Plan};
-use crate::run::event::{
-    DeadLetterReason, Event, RunError, SkipReason, StepError, WaitKind, WaitOutcome,
-};
+use crate::run::event::{DeadLetterReason, Event, RunError, SkipReason, WaitKind, WaitOutcome};
 use crate::run::state::PlannerEnd;
 use crate::run::{Phase, State, Step};
 use crate::words::limits::{LOG_BYTES_MAX, VALUE_BYTES_MAX};
@@ -225,26 +223,9 @@ fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
             }
             let message = json::sentence(&violations);
             let reason = DeadLetterReason::InvalidArguments;
-            give_up(turn, index, reason, message, violations)
+            step::give_up(turn, index, reason, message, violations)
         }
     }
-}
-
-/// A step that cannot even be begun fails like one that was tried: what follows is the plan's to say.
-fn give_up(
-    turn: &mut Turn,
-    index: u32,
-    reason: DeadLetterReason,
-    message: String,
-    errors: Vec<Violation>,
-) -> Result<(), Refusal> {
-    let error = StepError {
-        reason: reason.as_str().to_owned(),
-        message,
-        status_code: None,
-        errors,
-    };
-    step::fail(turn, index, error, reason)
 }
 
 fn under(at: &str, violations: Vec<Violation>) -> Vec<Violation> {

@@ -12,7 +12,6 @@ use crate::run::event::{
     WaitOutcome,
 };
 use crate::run::{Phase, Step};
-use crate::schema;
 use crate::tool::Effect;
 
 use super::settle::{retry, unknown};
@@ -46,7 +45,7 @@ pub(super) fn take(
     let index = callback.step_index;
     let letter = still_wanted(turn, &callback).map_err(|message| Refusal::Gone { message })?;
     if let CallbackReport::Succeeded { result } = &callback.report {
-        require_result(turn, index, result)?;
+        step::require_result(turn, index, result)?;
     }
     let awaited = matches!(
         turn.state.step(index).map(|step| &step.phase),
@@ -157,16 +156,6 @@ fn still_wanted(
             Err(format!("the step waits for a person: {dead_letter_id}"))
         }
         _ => Err(format!("the step is {}", step.status())),
-    }
-}
-
-fn require_result(turn: &Turn, index: u32, result: &Json) -> Result<(), Refusal> {
-    let step = turn.state.step(index);
-    let pinned = step.and_then(|step| turn.state.tool_of(step));
-    match pinned.and_then(|pinned| pinned.tool.result.as_ref()) {
-        Some(wanted) => schema::validate_with(wanted, result, "/result")
-            .map_err(|violations| Refusal::Invalid { violations }),
-        None => Ok(()),
     }
 }
 

@@ -6,9 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::json::{Json, Violation};
-use crate::run::event::{
-    ChildStatus, DeadLetterReason, Event, Parent, RunError, Settlement, StepError,
-};
+use crate::run::event::{ChildStatus, DeadLetterReason, Event, Parent, RunError, Settlement};
 use crate::run::{Phase, State};
 use crate::words::RunId;
 
@@ -68,7 +66,7 @@ pub(super) fn request(
         let message = format!(
             "there are {depth} runs above this one, and limits.max_depth allows none below it"
         );
-        return refuse(turn, index, DeadLetterReason::FanOutLimit, message, vec![]);
+        return step::give_up(turn, index, DeadLetterReason::FanOutLimit, message, vec![]);
     }
     let seed = format!("{}/{}/{index}", turn.state.run_id(), turn.state.seq);
     let run_id = RunId::derive(turn.now, &seed);
@@ -149,7 +147,7 @@ pub(super) fn take(turn: &mut Turn, report: ChildReport) -> Result<Reply, Refusa
             message,
             errors,
         } if awaited && !child.started => {
-            refuse(turn, index, reason, message, errors)?;
+            step::give_up(turn, index, reason, message, errors)?;
         }
         ChildNews::Ended(told) if awaited => end(turn, index, run_id, told)?,
         ChildNews::Ended(told) if told.status == ChildStatus::Completed => {
@@ -176,7 +174,7 @@ fn end(turn: &mut Turn, index: u32, run_id: RunId, told: Told) -> Result<(), Ref
             _ => "failed",
         }
     );
-    refuse(turn, index, DeadLetterReason::ChildFailed, message, vec![])
+    step::give_up(turn, index, DeadLetterReason::ChildFailed, message, vec![])
 }
 
 /// A child that had failed was retried and has succeeded: what a person was asked about is settled.
@@ -217,20 +215,4 @@ fn record_end(turn: &mut Turn, index: u32, run_id: RunId, told: Told) -> Result<
             error,
         },
     )
-}
-
-fn refuse(
-    turn: &mut Turn,
-    index: u32,
-    reason: DeadLetterReason,
-    message: String,
-    errors: Vec<Violation>,
-) -> Result<(), Refusal> {
-    let error = StepError {
-        reason: reason.as_str().to_owned(),
-        message,
-        status_code: None,
-        errors,
-    };
-    step::fail(turn, index, error, reason)
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::json::{Json, Value, Violation};
 use crate::run::event::{DeadLetterReason, Event, PinnedTool, RequestRef, Settlement};
-use crate::schema;
 use crate::words::DeadLetterId;
 
 use super::{Refusal, Reply, Turn, advance, approval, replayed, step};
@@ -83,7 +82,7 @@ pub(super) fn settle(
         repaired = payload.as_ref().and(intent);
     }
     if let Settlement::Resolved { result } = &settlement {
-        require_result(turn, index, result)?;
+        step::require_result(turn, index, result)?;
     }
     turn.record(
         Some(index),
@@ -100,17 +99,6 @@ pub(super) fn settle(
     }
     advance::advance(turn)?;
     Ok(Reply::Done)
-}
-
-/// A person's result is held against the same schema as the tool's own.
-fn require_result(turn: &Turn, index: u32, result: &Json) -> Result<(), Refusal> {
-    let step = turn.state.step(index);
-    let wanted = step
-        .and_then(|step| turn.state.tool_of(step))
-        .and_then(|pinned| pinned.tool.result.as_ref());
-    let Some(wanted) = wanted else { return Ok(()) };
-    schema::validate_with(wanted, result, "/result")
-        .map_err(|violations| Refusal::Invalid { violations })
 }
 
 /// The tool and the arguments of a repaired payload.

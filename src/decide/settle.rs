@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::json::Json;
 use crate::run::event::{DeadLetterReason, Event, Purpose, StepError, WaitSource};
 use crate::run::{Phase, Step};
-use crate::tool::Effect;
+use crate::tool::{Effect, Sent, may_repeat};
 
 use super::claim::{Assignment, grant};
 use super::dead_letter::open;
@@ -89,7 +89,7 @@ pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Ref
         } => {
             if lease.purpose == Purpose::Verify {
                 unsettled_verification(turn, index, error, retryable, retry_after_ms)?;
-            } else if retryable && may_have_acted && effect(turn, index) == Effect::AtMostOnce {
+            } else if retryable && !may_repeat(effect(turn, index), sent(may_have_acted)) {
                 unknown(turn, index, error)?;
             } else if retryable {
                 retry(turn, index, error, retry_after_ms)?;
@@ -113,6 +113,14 @@ pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Ref
         recorded: true,
         next,
     })
+}
+
+fn sent(may_have_acted: bool) -> Sent {
+    if may_have_acted {
+        Sent::Maybe
+    } else {
+        Sent::No
+    }
 }
 
 fn not_done() -> StepError {

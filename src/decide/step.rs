@@ -21,14 +21,14 @@ pub(super) fn request_tool(
     if misfits.is_empty() {
         return approval::ask_if_wanted(turn, index);
     }
-    let reason = DeadLetterReason::InvalidArguments;
-    let error = StepError {
-        reason: reason.as_str().to_owned(),
-        message: format!("the arguments do not fit: {}", json::sentence(&misfits)),
-        status_code: None,
-        errors: misfits,
-    };
-    fail(turn, index, error, reason)
+    let message = format!("the arguments do not fit: {}", json::sentence(&misfits));
+    give_up(
+        turn,
+        index,
+        DeadLetterReason::InvalidArguments,
+        message,
+        misfits,
+    )
 }
 
 /// Nobody is asked about a call that could not be made.
@@ -63,14 +63,36 @@ pub(super) fn unknown_tool(turn: &mut Turn, index: u32, tool: &str) -> Result<()
     let message = format!(
         "the tenant had no tool {tool} when the run started: store it with PUT /v1/tools/{tool}, then redeliver"
     );
-    let reason = DeadLetterReason::UnknownTool;
+    let errors = vec![Violation::new("/payload/tool", message.clone())];
+    give_up(turn, index, DeadLetterReason::UnknownTool, message, errors)
+}
+
+/// A step that cannot even be begun fails like one that was tried: what follows is the plan's to say.
+pub(super) fn give_up(
+    turn: &mut Turn,
+    index: u32,
+    reason: DeadLetterReason,
+    message: String,
+    errors: Vec<Violation>,
+) -> Result<(), Refusal> {
     let error = StepError {
         reason: reason.as_str().to_owned(),
-        errors: vec![Violation::new("/payload/tool", message.clone())],
         message,
         status_code: None,
+        errors,
     };
     fail(turn, index, error, reason)
+}
+
+/// A result that does not come from the tool's own answer is held against the same schema.
+pub(super) fn require_result(turn: &Turn, index: u32, result: &Json) -> Result<(), Refusal> {
+    let step = turn.state.step(index);
+    let wanted = step
+        .and_then(|step| turn.state.tool_of(step))
+        .and_then(|pinned| pinned.tool.result.as_ref());
+    let Some(wanted) = wanted else { return Ok(()) };
+    schema::validate_with(wanted, result, "/result")
+        .map_err(|violations| Refusal::Invalid { violations })
 }
 
 /// The step failed as it may: nothing is to be mended, so no person is asked.

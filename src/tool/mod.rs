@@ -2,8 +2,8 @@
 //!
 //! [`Tool::parse`] reads a definition. [`Tool::request`] makes the request of one attempt, secrets
 //! put in last and kept out of everything that can be logged. [`classify`] turns the answer into an
-//! [`Outcome`], and [`after`] says what follows from it, by the tool's effect. All of it is pure;
-//! the sending is done elsewhere.
+//! [`Outcome`], and [`may_repeat`] says whether one that failed for the moment may be tried again, by
+//! the tool's effect. All of it is pure; the sending is done elsewhere.
 
 mod definition;
 mod encode;
@@ -16,8 +16,8 @@ mod target;
 
 pub use definition::{Effect, Tool};
 pub use outcome::{
-    Answer, Next, Outcome, RejectReason, Reply, Sent, Transport, TransportKind, Verified, after,
-    callback_honoured, classify, verified,
+    Answer, Outcome, RejectReason, Reply, Sent, Transport, TransportKind, Verified,
+    callback_honoured, classify, may_repeat, verified,
 };
 pub use request::{Call, OutboundRequest, RequestError, Secrets};
 pub use secrets::is_secret_name;

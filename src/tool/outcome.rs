@@ -124,18 +124,6 @@ pub enum RejectReason {
     Blocked,
 }
 
-/// What follows from an outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    Complete,
-    AwaitCallback,
-    /// As far as the tool's policy allows.
-    Retry,
-    /// The tool may have acted and must not be called again: `verify`, or a person.
-    Unknown,
-    DeadLetter(RejectReason),
-}
-
 /// What the answer to a `verify` request means.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verified {
@@ -153,18 +141,10 @@ pub fn classify(answer: &Answer, now: Timestamp) -> Outcome {
     }
 }
 
-/// What follows, by the tool's effect.
+/// Whether a call that failed for the moment may be made again.
 #[must_use]
-pub fn after(effect: Effect, outcome: &Outcome) -> Next {
-    match outcome {
-        Outcome::Succeeded { .. } => Next::Complete,
-        Outcome::Accepted => Next::AwaitCallback,
-        Outcome::Rejected { reason, .. } => Next::DeadLetter(*reason),
-        Outcome::Retryable {
-            sent: Sent::Maybe, ..
-        } if effect == Effect::AtMostOnce => Next::Unknown,
-        Outcome::Retryable { .. } => Next::Retry,
-    }
+pub fn may_repeat(effect: Effect, sent: Sent) -> bool {
+    sent == Sent::No || effect != Effect::AtMostOnce
 }
 
 /// Judges the answer to a `verify` request: 200 with the result, 404 if nothing was done.

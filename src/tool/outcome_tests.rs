@@ -55,12 +55,12 @@ fn meaning(outcome: &Outcome) -> &'static str {
 }
 
 fn next(effect: Effect, outcome: &Outcome) -> &'static str {
-    match after(effect, outcome) {
-        Next::Complete => "complete",
-        Next::AwaitCallback => "await_callback",
-        Next::Retry => "retry",
-        Next::Unknown => "unknown",
-        Next::DeadLetter(_) => "dead_letter",
+    match outcome {
+        Outcome::Succeeded { .. } => "complete",
+        Outcome::Accepted => "await_callback",
+        Outcome::Rejected { .. } => "dead_letter",
+        Outcome::Retryable { sent, .. } if may_repeat(effect, *sent) => "retry",
+        Outcome::Retryable { .. } => "unknown",
     }
 }
 
@@ -171,7 +171,7 @@ fn retry_after_is_read_where_a_retry_is_due() {
         retry_after: Some("1".to_owned()),
         ..reply(409, "")
     });
-    assert_eq!(after(Effect::AtMostOnce, &busy), Next::Unknown);
+    assert_eq!(next(Effect::AtMostOnce, &busy), "unknown");
 }
 
 #[test]
