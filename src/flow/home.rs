@@ -650,10 +650,10 @@ impl Home {
             return Vec::new();
         };
         let due = outbox::take_due(state, &mut self.sent, now);
-        let texts = due.iter().map(serde_json::to_string);
-        let mut messages: Vec<String> = texts.filter_map(Result::ok).collect();
+        let texts = due.iter().map(serde_json::to_string).filter_map(Result::ok);
         #[cfg(feature = "test-seams")]
-        messages.append(&mut self.copies);
+        let texts = texts.chain(std::mem::take(&mut self.copies));
+        let messages: Vec<String> = texts.collect();
         self.counts.work_messages = self
             .counts
             .work_messages
