@@ -25,6 +25,8 @@ mod seams;
 
 /// By how much an alarm may come too early to a run that rests.
 const ALARM_IDLE_MS: i64 = 1_000;
+/// An alarm that is later than this was forgotten by the platform.
+const ALARM_LATE_MS: i64 = 10_000;
 /// Why a child run was cancelled that its parent does not want any more.
 const CALLED_OFF: &str = "its parent run ended or was called off";
 
@@ -395,10 +397,10 @@ impl Home {
                 self.done(&reply, |_| Ok(None))
             }
             RunOp::Check => {
+                let due = outbox::wake_at(&state, &self.sent);
+                let rearmed = due.is_some_and(|at| at.plus_ms(ALARM_LATE_MS) <= now);
                 self.turn(store, state, Input::Tick, now, random)?;
-                let before = self.counts.alarms_set;
                 self.set_alarm(store)?;
-                let rearmed = self.counts.alarms_set > before;
                 let Some(state) = &self.state else {
                     return Err(unexpected());
                 };

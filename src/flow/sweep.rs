@@ -17,7 +17,7 @@ const TENANTS_PER_PAGE: usize = 500;
 pub struct Findings {
     pub tenants: u64,
     pub runs_checked: u64,
-    /// Runs whose alarm was set anew.
+    /// Runs whose alarm should have fired and had not: it was set anew.
     pub rearmed: u64,
     /// Steps whose message was sent again.
     pub resent: u64,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::rng::Rng;
-use crate::support::scenario::{play, random_plan, straight};
+use crate::support::scenario::{START_MS, begin, play, random_plan, straight};
 use crate::support::world::Weather;
 
 const SEEDS: u64 = 5_000;
@@ -88,4 +88,29 @@ fn every_kind_of_event_happens() {
         }
     }
     panic!("never happened: {missing:?}");
+}
+
+/// A run of three years, with every kind of long wait, takes no longer to simulate than any other.
+#[test]
+fn three_years_pass_in_a_moment() {
+    let plan = serde_json::json!({ "steps": [
+        { "id": "a", "sleep": "P365D" },
+        { "id": "b", "wait_for": "go", "timeout": "P365D", "on_timeout": "continue" },
+        { "id": "c", "approval": { "prompt": "still?" }, "timeout": "P365D", "on_timeout": "continue" },
+        { "id": "d", "tool": "steady", "arguments": {} },
+    ] });
+    let sim = begin(1, vec![plan], Weather::CALM, None);
+    let day_ms = 86_400_000;
+    sim.run_until(START_MS + 4 * 365 * day_ms);
+    let inner = sim.0.borrow();
+    let run_id = inner.objects.keys().next().unwrap().clone();
+    let state = inner.state_on_disk(&run_id).unwrap();
+    assert_eq!(state.status.as_str(), "completed");
+    let lasted_ms = state.ended_at.unwrap().ms_since(state.created_at);
+    let years_ms = 3 * 365 * day_ms;
+    assert!(
+        (years_ms..years_ms + 60_000).contains(&lasted_ms),
+        "{lasted_ms}"
+    );
+    assert_eq!(inner.sink.seen.len(), 1);
 }

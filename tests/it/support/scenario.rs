@@ -15,10 +15,10 @@ use super::rng::Rng;
 use super::world::{Planned, Sim, Weather};
 
 const HOUR_MS: i64 = 3_600_000;
-const START_MS: i64 = 1_800_000_000_000;
+pub const START_MS: i64 = 1_800_000_000_000;
 
-/// Starts `plans` in `weather`, lets it pass, and checks everything.
-pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Planned>) -> Sim {
+/// A world in which `plans` are about to be started.
+pub fn begin(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Planned>) -> Sim {
     let sim = Sim::new(seed, weather, planned);
     sim.0.borrow_mut().tools = tools();
     sim.0.borrow_mut().agents = agents();
@@ -46,6 +46,12 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
             world.log(&line);
         });
     }
+    sim
+}
+
+/// Starts `plans` in `weather`, lets it pass, and checks everything.
+pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Planned>) -> Sim {
+    let sim = begin(seed, plans, weather, planned);
     sim.run_until(START_MS + HOUR_MS);
     sim.0.borrow_mut().weather = Weather { ..Weather::CALM };
     // The longest wait that a plan or a policy asks for is far below this.
