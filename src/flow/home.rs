@@ -26,7 +26,7 @@ mod seams;
 /// By how much an alarm may come too early to a run that rests.
 const ALARM_IDLE_MS: i64 = 1_000;
 /// An alarm that is later than this was forgotten by the platform.
-const ALARM_LATE_MS: i64 = 10_000;
+const ALARM_LATE_MS: i64 = 3_000;
 /// Why a child run was cancelled that its parent does not want any more.
 const CALLED_OFF: &str = "its parent run ended or was called off";
 
