@@ -103,7 +103,7 @@ test("without its secrets a deployment opens nothing", async () => {
   }
 });
 
-test("C104: each queue's consumer is set up explicitly, has a last stop, and the last stop has a consumer", async () => {
+test("each queue's consumer is set up explicitly, has a last stop, and the last stop has a consumer", async () => {
   const toml = readFileSync(join(root, "wrangler.toml"), "utf8");
   const consumers = toml.split("[[queues.consumers]]").slice(1).map((part) => Object.fromEntries([...part.matchAll(/^(\w+) = (.+)$/gm)].map(([, name, value]) => [name, JSON.parse(value)])));
   const producers = toml.split("[[queues.producers]]").slice(1).map((part) => /^queue = "(.+)"$/m.exec(part)[1]);
@@ -128,7 +128,7 @@ test("C104: each queue's consumer is set up explicitly, has a last stop, and the
   }
 });
 
-test("C104: runs that a restart interrupts all finish, each with one effect", async () => {
+test("runs that a restart interrupts all finish, each with one effect", async () => {
   const world = await startWorld();
   try {
     const tool = "slow";

@@ -273,7 +273,7 @@ test("inward addresses are not called, in any spelling, unless they are allowed"
   }
 });
 
-test("C07: a redirect is a new destination", async () => {
+test("a redirect is a new destination", async () => {
   const elsewhere = await startSink();
   const guarded = await startWorld({ vars: { ALLOWED_INWARD_HOSTS: "127.0.0.1", TENANT_SECRETS: JSON.stringify({ dev: { PAY_KEY: CANARY } }) } });
   const local = `http://localhost:${elsewhere.port}`;
@@ -332,7 +332,7 @@ test("C07: a redirect is a new destination", async () => {
   }
 });
 
-test("C07: the tool's own headers do not go along to another host", async () => {
+test("the tool's own headers do not go along to another host", async () => {
   const elsewhere = await startSink();
   try {
     const tool = await toolOf("moved", {}, { method: "GET", headers: { Authorization: "Bearer {{ secrets.PAY_KEY }}", "X-Own": "1" } });

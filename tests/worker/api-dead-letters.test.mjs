@@ -85,7 +85,7 @@ test("an expression that cannot be evaluated is a dead letter that names its pla
   await verifyLog(world.dev, run.run_id);
 });
 
-test("C61: redelivered unchanged, the tool gets the same key, and the run goes on", async () => {
+test("redelivered unchanged, the tool gets the same key, and the run goes on", async () => {
   const tool = await toolOf("mended", [{ status: 500 }, { status: 500 }, { body: { ok: 1 } }]);
   const { run_id, path, letter } = await held(tool, { n: 1 });
   const answer = await world.dev.post(`${path}/redeliver`);
@@ -104,7 +104,7 @@ test("C61: redelivered unchanged, the tool gets the same key, and the run goes o
   assert.equal((await get(path)).status, "redelivered");
 });
 
-test("C61: redelivered repaired, the tool gets new arguments under a new key, and the log tells", async () => {
+test("redelivered repaired, the tool gets new arguments under a new key, and the log tells", async () => {
   const tool = await toolOf("repaired", ({ json }) => (json.qty < 0 ? { status: 422, body: { error: "qty" } } : { body: { taken: json.qty } }));
   const { run_id, path, letter } = await held(tool, { qty: -1 });
   const payload = { tool, arguments: { qty: 1 } };
@@ -125,7 +125,7 @@ test("C61: redelivered repaired, the tool gets new arguments under a new key, an
   assert.equal(settled.step_index, 0);
 });
 
-test("C61: redelivered while it still fails, it is a dead letter again, with its history and new tries", async () => {
+test("redelivered while it still fails, it is a dead letter again, with its history and new tries", async () => {
   const tool = await toolOf("still-failing", { status: 503 });
   const first = await held(tool, { n: 1 });
   await world.dev.ok("POST", `${first.path}/redeliver`);

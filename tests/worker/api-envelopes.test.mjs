@@ -300,7 +300,7 @@ test("a kept envelope is handed in again, repaired, whole or as it was", async (
   await verifyLog(world.dev, run_id);
 });
 
-test("C64: one bad message in a batch of a queue costs the others nothing", async () => {
+test("one bad message in a batch of a queue costs the others nothing", async () => {
   const producer = await world.runtime.miniflare.getQueueProducer("WORK");
   const good = async () => {
     const tool = await toolOf("batch");
@@ -347,7 +347,7 @@ test("C64: one bad message in a batch of a queue costs the others nothing", asyn
   assert.equal((await world.operator.post(`${path}/discard`, { comment: "seen" })).json.status, "discarded");
 });
 
-test("C64: a panic in the middle of a batch costs no second effect", async () => {
+test("a panic in the middle of a batch costs no second effect", async () => {
   const tool = await toolOf("panicking");
   const runs = [];
   for (let n = 0; n < 10; n += 1) {

@@ -75,7 +75,7 @@ test("a key answers its run when that has failed, and when its agent's definitio
   assert.equal(fourth.text, first.text);
 });
 
-test("C04: a key belongs to one tenant", async () => {
+test("a key belongs to one tenant", async () => {
   const tenants = [await world.tenant(unique("key")), await world.tenant(unique("key"))];
   // Ids that could blur when they are joined with a key.
   const blurred = [];
@@ -125,7 +125,7 @@ test("C04: a key belongs to one tenant", async () => {
   }
 });
 
-test("C24: another body is a mismatch at all times, the same body the same run", async () => {
+test("another body is a mismatch at all times, the same body the same run", async () => {
   let release;
   const busy = new Promise((resolve) => {
     release = resolve;
@@ -149,7 +149,7 @@ test("C24: another body is a mismatch at all times, the same body the same run",
   assert.deepEqual(world.sink.to(`/${tool}`).map(({ json }) => json.amount), [10]);
 });
 
-test("C24: a mismatch is told before the run is born, and the same body brings it to life", async () => {
+test("a mismatch is told before the run is born, and the same body brings it to life", async () => {
   const tool = await toolOf(world.dev, "unborn");
   const body = (amount) => ({ plan: { steps: [{ id: "a", tool, arguments: { amount } }] } });
   const idempotencyKey = unique("key");
@@ -168,7 +168,7 @@ test("C24: a mismatch is told before the run is born, and the same body brings i
   await verifyLog(world.dev, run.run_id);
 });
 
-test("C24: of fifty at once, one run comes to be, and only its body is answered with it", async () => {
+test("of fifty at once, one run comes to be, and only its body is answered with it", async () => {
   const tool = await toolOf(world.dev, "fifty");
   const body = (amount) => ({ plan: { steps: [{ id: "a", tool, arguments: { amount } }] } });
   for (const round of [1, 2, 3]) {
@@ -194,7 +194,7 @@ test("C24: of fifty at once, one run comes to be, and only its body is answered 
   }
 });
 
-test("C25: bodies that mean the same are the same, others are not", async () => {
+test("bodies that mean the same are the same, others are not", async () => {
   const start = (input, idempotencyKey) => world.dev.post("/v1/runs", `{"plan":${JSON.stringify(SLEEP)},"input":${input}}`, { idempotencyKey });
   const idempotencyKey = unique("key");
   const first = await start('{"a":1,"b":{"c":[1,2],"d":null}}', idempotencyKey);
@@ -223,7 +223,7 @@ test("C25: bodies that mean the same are the same, others are not", async () => 
   assert.equal((await start('{"id":9007199254740993}', digits)).json.run_id, big.json.run_id);
 });
 
-test("C25: a step's key does not change with the order of its arguments' members", async () => {
+test("a step's key does not change with the order of its arguments' members", async () => {
   const tool = await toolOf(world.dev, "reordered");
   const agent = unique("outside");
   await world.dev.putAgent(agent, { planner: { kind: "external" }, tools: [tool] });

@@ -40,7 +40,7 @@ function assertAttempts({ run, step, calls, entries, letter }, attempts, what) {
 const FINAL = [400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 451];
 const PASSING = [408, 425, 429, 500, 502, 503, 504, 529];
 
-test("C90: a final status is not tried again, a passing one as often as the policy says", async () => {
+test("a final status is not tried again, a passing one as often as the policy says", async () => {
   for (const status of FINAL) {
     const outcome = await outcomeOf(await toolOf(`final-${status}`, { status, body: { error: "why" } }));
     assert.equal(outcome.letter.reason, "rejected_by_tool", `${status}`);
@@ -61,7 +61,7 @@ test("C90: a final status is not tried again, a passing one as often as the poli
   }
 });
 
-test("C90: a 2xx is a success whatever it says, with a JSON body or none", async () => {
+test("a 2xx is a success whatever it says, with a JSON body or none", async () => {
   for (const [answer, result] of [
     [{ status: 200, body: { error: "looks bad" } }, { error: "looks bad" }],
     [{ status: 201, body: [1] }, [1]],
@@ -77,13 +77,13 @@ test("C90: a 2xx is a success whatever it says, with a JSON body or none", async
   }
 });
 
-test("C90: a 409 is final, unless it says when to come back", async () => {
+test("a 409 is final, unless it says when to come back", async () => {
   const busy = await outcomeOf(await toolOf("busy", [{ status: 409, headers: { "retry-after": "0" } }, { body: { done: 1 } }]));
   assert.deepEqual([busy.run.status, busy.run.output], ["completed", { done: 1 }]);
   assertAttempts(busy, 2, "409 with Retry-After");
 });
 
-test("C90: a connection that is refused, cut or silent is tried again", async () => {
+test("a connection that is refused, cut or silent is tried again", async () => {
   const cut = await outcomeOf(await toolOf("cut", { close: true }));
   assert.equal(cut.letter.reason, "retries_exhausted");
   assertAttempts(cut, 3, "cut");
@@ -155,7 +155,7 @@ test("what is no HTTP is tried again and then given up", async () => {
   }
 });
 
-test("C91: max_attempts counts the first try, and every place says the same number", async () => {
+test("max_attempts counts the first try, and every place says the same number", async () => {
   for (const max_attempts of [1, 2, 3, 7]) {
     const tool = await toolOf(`max-${max_attempts}`, { status: 503 }, { retry: { ...FAST, max_attempts } });
     const outcome = await outcomeOf(tool);
@@ -172,7 +172,7 @@ test("C91: max_attempts counts the first try, and every place says the same numb
   assertAttempts(noMaximum, 2, "max_wait zero");
 });
 
-test("C89: nobody multiplies the attempts, whatever fails", async () => {
+test("nobody multiplies the attempts, whatever fails", async () => {
   for (const [what, answer] of [
     ["429", { status: 429 }],
     ["503", { status: 503 }],
@@ -188,7 +188,7 @@ test("C89: nobody multiplies the attempts, whatever fails", async () => {
   }
 });
 
-test("C89: the count of attempts survives a restart", async () => {
+test("the count of attempts survives a restart", async () => {
   const tool = await toolOf("restarted", { status: 503 }, { retry: { max_attempts: 4, base: "PT30M", max_wait: "PT2H", jitter: "none" } });
   const { run_id } = await world.dev.startRun(one(tool));
   for (const attempts of [1, 2, 3]) {
@@ -202,7 +202,7 @@ test("C89: the count of attempts survives a restart", async () => {
   await verifyLog(world.dev, run_id);
 });
 
-test("C89: retries of many runs do not come back together", async () => {
+test("retries of many runs do not come back together", async () => {
   const tool = await toolOf("jitter", (call) => (call.headers["dormouse-attempt"] === "1" ? { status: 503 } : { body: {} }), { retry: { max_attempts: 2, base: "PT1S", jitter: "full" } });
   const runs = await Promise.all(Array.from({ length: 50 }, () => world.dev.startRun(one(tool))));
   const waits = [];
@@ -254,7 +254,7 @@ function oldDates(date) {
   };
 }
 
-test("C87: the next attempt is not before the time that Retry-After states, in any of its forms", async () => {
+test("the next attempt is not before the time that Retry-After states, in any of its forms", async () => {
   const forms = {
     seconds: () => ["2", 2_000],
     imf: (date) => [date.toUTCString()],
@@ -284,7 +284,7 @@ test("C87: the next attempt is not before the time that Retry-After states, in a
   );
 });
 
-test("C87: a Retry-After that is absent, past or nonsense leaves the policy's own wait", async () => {
+test("a Retry-After that is absent, past or nonsense leaves the policy's own wait", async () => {
   for (const [value, source] of [
     [undefined, "backoff"],
     ["soon", "backoff"],

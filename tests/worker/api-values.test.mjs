@@ -85,7 +85,7 @@ const STRINGS = [
   "null",
 ];
 
-test("C18, C69: numbers keep their digits and texts their characters, everywhere", async () => {
+test("numbers keep their digits and texts their characters, everywhere", async () => {
   const members = [
     ...NUMBERS.map((number, n) => `"n${n}":${number}`),
     ...STRINGS.map((text, n) => `"s${n}":${JSON.stringify(text)}`),
@@ -116,7 +116,7 @@ test("C18, C69: numbers keep their digits and texts their characters, everywhere
   await verifyLog(world.dev, run_id);
 });
 
-test("C18: a number in an argument of its own keeps its digits, and a string stays a string", async () => {
+test("a number in an argument of its own keeps its digits, and a string stays a string", async () => {
   const tool = await toolOf("alone");
   for (const number of NUMBERS) {
     const { run_id } = await world.dev.startRun(requestOf(tool, `{"id":${number},"text":"${number}"}`, `{"whole":"{{ input.id }}","fixed":${number},"text":"{{ input.text }}","inside":"<{{ input.id }}>"}`));
@@ -129,7 +129,7 @@ test("C18: a number in an argument of its own keeps its digits, and a string sta
   }
 });
 
-test("C18: numbers written in a plan, a repaired payload, a person's result and an envelope keep their digits", async () => {
+test("numbers written in a plan, a repaired payload, a person's result and an envelope keep their digits", async () => {
   const list = `[${NUMBERS.join(",")}]`;
   const tool = await toolOf("written");
   const planner = `"steps":[{"id":"a","tool":"${tool}","arguments":{"l":${list}}},{"id":"e","emit":{"type":"t","data":${list}}}],"output":{"o":${list}}`;
@@ -186,7 +186,7 @@ test("escapes in a request are the characters they stand for", async () => {
   assert.deepEqual((await world.dev.run(run_id)).input, call.json);
 });
 
-test("C69: NUL, half a surrogate pair, endless numbers and broken UTF-8 are refused with their place", async () => {
+test("NUL, half a surrogate pair, endless numbers and broken UTF-8 are refused with their place", async () => {
   const tenant = await world.tenant(unique("values-refused"));
   const request = (input) => `{"plan":{"steps":[{"id":"a","sleep":"PT0S"}]},"input":${input}}`;
   for (const [input, pointer] of [
@@ -241,7 +241,7 @@ test("a value may nest as deep as the limit, and no deeper", async () => {
   assert.equal((await world.dev.get("/healthz")).status, 200);
 });
 
-test("C69: what a tool says is kept exactly, or ends the step with a reason", async () => {
+test("what a tool says is kept exactly, or ends the step with a reason", async () => {
   const results = {
     '{"t":"😀 é"}': "completed",
     '{"n":18446744073709551616,"e":1E5}': "completed",
@@ -292,7 +292,7 @@ const TEXTS = {
 };
 const SIZES = [100_000, 126_900, 127_900, 128_100, 200_000, 400_000, VALUE_MAX];
 
-test("C65: an input of any size either runs to its end or is refused with the limit", async () => {
+test("an input of any size either runs to its end or is refused with the limit", async () => {
   const tool = await toolOf("sized", ({ text }) => ({ body: { bytes: Buffer.byteLength(text) } }));
   for (const size of SIZES) {
     for (const [kind, textOf] of Object.entries(TEXTS)) {
@@ -329,7 +329,7 @@ test("C65: an input of any size either runs to its end or is refused with the li
   assert.deepEqual((await tenant.ok("GET", "/v1/runs")).items, [], "nothing was written");
 });
 
-test("C65: an input of exactly the limit is taken, and is shown and handed on whole", async () => {
+test("an input of exactly the limit is taken, and is shown and handed on whole", async () => {
   const tool = await toolOf("whole");
   for (const textOf of Object.values(TEXTS)) {
     const text = textOf(VALUE_MAX - 8);
@@ -344,7 +344,7 @@ test("C65: an input of exactly the limit is taken, and is shown and handed on wh
   }
 });
 
-test("C65: a tool's result of any size is kept whole, or ends its step with a reason", async () => {
+test("a tool's result of any size is kept whole, or ends its step with a reason", async () => {
   for (const [kind, textOf] of Object.entries(TEXTS)) {
     const sizes = [...SIZES, VALUE_MAX + 2, 1_000_000];
     const tool = await toolOf(`result-${kind}`, ({ json }) => ({ body: JSON.stringify(textOf(json.size)) }));
@@ -366,7 +366,7 @@ test("C65: a tool's result of any size is kept whole, or ends its step with a re
   }
 });
 
-test("C65: a repaired payload, a person's result and an envelope are held to the same limits", async () => {
+test("a repaired payload, a person's result and an envelope are held to the same limits", async () => {
   const { run_id } = await world.dev.runToEnd({ plan: { steps: [{ id: "a", tool: unique("late"), arguments: {} }] } }, "blocked");
   const [letter] = await world.dev.deadLetters(run_id);
   const tool = await toolOf("repaired", ({ text }) => ({ body: { bytes: Buffer.byteLength(text) } }));
@@ -401,7 +401,7 @@ test("C65: a repaired payload, a person's result and an envelope are held to the
   assert.equal(world.sink.to(`/${tool}`).findLast(() => true).json.text, text);
 });
 
-test("C67: results of megabytes end their step with a reason, and the run stays readable", async () => {
+test("results of megabytes end their step with a reason, and the run stays readable", async () => {
   const sizes = [1_900_000, 2_100_000, 5_000_000, 30_000_000];
   const tool = await toolOf("megabytes", ({ json }) => ({ body: `"${"x".repeat(json.size)}"` }));
   for (const size of sizes) {
@@ -421,7 +421,7 @@ test("C67: results of megabytes end their step with a reason, and the run stays 
   assert.equal(world.sink.to(`/${tool}`).length, sizes.length);
 });
 
-test("C67: a run of many results stays readable as it grows", async () => {
+test("a run of many results stays readable as it grows", async () => {
   const tool = await toolOf("many", ({ json }) => ({ body: { n: json.n, text: "x".repeat(20_000) } }));
   const steps = Array.from({ length: 60 }, (_, n) => ({ id: `s${n}`, depends_on: [], tool, arguments: { n } }));
   const { run_id } = await world.dev.startRun({ plan: { steps, output: "{{ steps.s59.result.n }}" } });
@@ -433,7 +433,7 @@ test("C67: a run of many results stays readable as it grows", async () => {
   assert.equal(world.sink.to(`/${tool}`).length, 60);
 });
 
-test("C67: an output that grows beyond the limit ends its run with a reason", async () => {
+test("an output that grows beyond the limit ends its run with a reason", async () => {
   const tool = await toolOf("growing", () => ({ body: JSON.stringify("x".repeat(300_000)) }));
   const plan = { steps: [{ id: "a", tool, arguments: {} }], output: ["{{ steps.a.result }}", "{{ steps.a.result }}"] };
   const run = await world.dev.runToEnd({ plan });
