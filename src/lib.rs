@@ -22,6 +22,7 @@ pub mod tool;
 pub mod outward;
 pub mod signed;
 pub mod agent;
+pub mod model;
 pub mod envelope;
 pub mod run;
 pub mod decide;

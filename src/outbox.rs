@@ -10,11 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::envelope::{Envelope, SCHEMA_VERSION};
 use crate::json::Json;
+use crate::run::event::Rounds;
 use crate::run::log::event_id;
-use crate::run::step::Request;
+use crate::run::step::{Ask, Request};
 use crate::run::{Phase, State, Step};
 use crate::words::limits::MESSAGE_BYTES_SAFE;
 use crate::words::{EventId, RunId, TenantId, Timestamp, TraceId, sha256_hex};
+
+const PLAN_REQUESTED: &str = "plan.requested";
 
 /// How long a message may go unanswered before it is sent again; doubled each time.
 const RESEND_AFTER_MS: i64 = 3_000;
@@ -84,6 +87,15 @@ pub enum Errand {
 struct Payload<'a> {
     tool: &'a str,
     arguments: &'a Json,
+}
+
+/// The payload of `plan.requested`.
+#[derive(Serialize)]
+struct RoundPayload {
+    round: u32,
+    after_seq: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summarises: Option<Rounds>,
 }
 
 /// What a run wants of the world by way of a message.
@@ -235,8 +247,19 @@ pub fn wanting(state: &State) -> Vec<u32> {
         .collect()
 }
 
+impl WorkMessage {
+    /// Whether it asks for a decision of a planner, and not for something to be done.
+    pub fn is_of_round(&self) -> bool {
+        matches!(self, Self::Envelope(envelope) if envelope.event_type == PLAN_REQUESTED)
+    }
+}
+
 fn message_of(state: &State, index: u32) -> Option<WorkMessage> {
-    let request = state.step(index)?.request.as_ref()?;
+    let step = state.step(index)?;
+    if let Some(ask) = &step.ask {
+        return round_message(state, index, ask);
+    }
+    let request = step.request.as_ref()?;
     let event_id = event_id(&state.identity, request.seq, request.at);
     let payload = serde_json::to_string(&Payload {
         tool: &request.tool,
@@ -259,6 +282,26 @@ fn message_of(state: &State, index: u32) -> Option<WorkMessage> {
         idempotency_key: request.idempotency_key.clone(),
         timestamp: request.at,
         payload: serde_json::from_str(&payload).ok()?,
+    }))
+}
+
+fn round_message(state: &State, index: u32, ask: &Ask) -> Option<WorkMessage> {
+    let payload = serde_json::to_string(&RoundPayload {
+        round: ask.round,
+        after_seq: ask.after_seq,
+        summarises: ask.summarises,
+    });
+    Some(WorkMessage::Envelope(Envelope {
+        schema_version: SCHEMA_VERSION.to_owned(),
+        event_id: event_id(&state.identity, ask.seq, ask.at),
+        event_type: PLAN_REQUESTED.to_owned(),
+        tenant_id: state.tenant_id().clone(),
+        trace_id: state.trace_id().clone(),
+        run_id: state.run_id().clone(),
+        step_index: Some(index),
+        idempotency_key: ask.idempotency_key.clone(),
+        timestamp: ask.at,
+        payload: serde_json::from_str(&payload.ok()?).ok()?,
     }))
 }
 

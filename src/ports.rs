@@ -87,6 +87,13 @@ pub trait World {
     /// An outcome that was put aside. May be old or missing at any time.
     fn outcome(&self, key: &str) -> impl Future<Output = Result<Option<String>, Fault>>;
     fn put_outcome(&self, key: &str, outcome: &str) -> impl Future<Output = Result<(), Fault>>;
+    /// Asks a model of the platform itself, by binding: JSON text in, an answer with JSON text out.
+    fn ask_platform_model(
+        &self,
+        model: &str,
+        input: &str,
+        timeout_ms: i64,
+    ) -> impl Future<Output = Answer>;
     /// Makes one HTTP call of a tool, within its timeout.
     fn call_tool(&self, request: &OutboundRequest) -> impl Future<Output = Answer>;
     fn secret(&self, tenant_id: &TenantId, name: &str) -> Option<String>;
@@ -140,6 +147,12 @@ pub enum RunOp {
     Settle(Settle),
     Control {
         control: Control,
+        comment: Option<String>,
+        request: Option<RequestRef>,
+    },
+    /// A person lets the run use up more.
+    Raise {
+        limits: Json,
         comment: Option<String>,
         request: Option<RequestRef>,
     },
@@ -228,6 +241,7 @@ impl RunOp {
                 | Self::Diagnose
                 | Self::Events { .. }
                 | Self::Control { .. }
+                | Self::Raise { .. }
                 | Self::Answer { .. }
                 | Self::SettleDeadLetter { .. }
         )
@@ -246,12 +260,31 @@ impl RunOp {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RunAnswer {
     pub result: Result<RunResult, Refusal>,
-    /// For the `work` queue: whoever asked sends them, and the alarm whatever was not sent.
-    pub messages: Vec<String>,
+    /// Whoever asked sends them, and the alarm whatever was not sent.
+    pub messages: Messages,
     /// What the tenant's index may not know of yet: whoever is shown the run tells the index first,
     /// so that what a client has seen it also finds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untold: Vec<Projection>,
+}
+
+/// What a run wants sent: cognition apart from execution.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Messages {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plan: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<String>,
+}
+
+impl Messages {
+    pub fn len(&self) -> usize {
+        self.plan.len().saturating_add(self.work.len())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -457,6 +490,22 @@ pub enum TenantCall {
         status: u16,
         body: String,
     },
+    /// A worker is about to ask the first of these models that does not rest.
+    ModelHealth {
+        models: Vec<String>,
+        now: Timestamp,
+    },
+    /// A model that had failed has answered.
+    ModelAnswered {
+        model: String,
+    },
+    /// A model failed in a way that passes.
+    ModelFailed {
+        model: String,
+        /// What its provider asked for.
+        retry_after_ms: Option<i64>,
+        now: Timestamp,
+    },
     /// Of the directory object alone.
     ListTenants {
         after: Option<TenantId>,
@@ -466,6 +515,15 @@ pub enum TenantCall {
         tenant_id: TenantId,
         now: Timestamp,
     },
+}
+
+/// How a model has done lately, for all runs of a tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelHealth {
+    /// It is not to be asked before.
+    pub rests_until: Option<Timestamp>,
+    /// It failed last: that it answers is news.
+    pub troubled: bool,
 }
 
 /// What a run is made of.
@@ -542,6 +600,8 @@ pub enum TenantAnswer {
         tools: BTreeMap<String, PinnedTool>,
     },
     UnknownAgent,
+    /// In the order asked for.
+    ModelHealth(Vec<ModelHealth>),
     /// The root has as many descendants as it may have.
     TreeFull {
         limit: i64,

@@ -4,7 +4,7 @@
 //! `base64url(claims) "." base64url(HMAC-SHA256)`, with a key of its own for each use, so that a text
 //! of one use is none of another.
 
-use data_encoding::BASE64URL_NOPAD;
+use data_encoding::{BASE64, BASE64URL_NOPAD};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -91,6 +91,19 @@ impl Signer {
         // Signed, so it was written here.
         serde_json::from_str(std::str::from_utf8(&claims).ok()?).ok()
     }
+}
+
+/// HMAC-SHA256 over `id.seconds.body`, as Standard Webhooks signs. A secret `whsec_…` is Base64, any
+/// other is taken as its bytes. `None` where it cannot be a key.
+/// https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
+pub fn webhook_signature(secret: &str, id: &str, seconds: i64, body: &str) -> Option<Vec<u8>> {
+    let key = match secret.strip_prefix("whsec_") {
+        Some(encoded) => BASE64.decode(encoded.as_bytes()).ok()?,
+        None => secret.as_bytes().to_vec(),
+    };
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).ok()?;
+    mac.update(format!("{id}.{seconds}.{body}").as_bytes());
+    Some(mac.finalize().into_bytes().to_vec())
 }
 
 fn mac<C: Claims>(secret: &str, claims: &str) -> Option<Hmac<Sha256>> {

@@ -14,7 +14,7 @@ use crate::run::{Phase, State, Step};
 use crate::words::limits::{LOG_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::words::{DurationMs, Timestamp};
 
-use super::{Refusal, Turn, approval, child, signal, step};
+use super::{Refusal, Turn, approval, child, round, signal, step};
 
 pub(super) fn advance(turn: &mut Turn) -> Result<(), Refusal> {
     // Each round begins at least one step or stops, so there are at most as many as steps.
@@ -32,7 +32,10 @@ pub(super) fn advance(turn: &mut Turn) -> Result<(), Refusal> {
             return fail_run(turn, error);
         }
         let Some(plan) = turn.state.plan() else {
-            return end_external(turn);
+            if turn.state.agent.mind().is_some() && round::go_on(turn)? {
+                continue;
+            }
+            return end_planned(turn);
         };
         let begun = match next_step(&turn.state, plan) {
             Some(index) => index,
@@ -116,7 +119,7 @@ fn next_step(state: &State, plan: &Plan) -> Option<u32> {
             .get(index)
             .is_none_or(|step| step.phase != Phase::Pending)
     };
-    let may_call = active < state.agent.limits.max_parallel as usize;
+    let may_call = active < state.limits.max_parallel as usize;
     plan.ready(done, begun)
         .into_iter()
         .find(|index| {
@@ -162,7 +165,7 @@ enum Begin {
     },
 }
 
-fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
+pub(super) fn begin(turn: &mut Turn, index: u32) -> Result<(), Refusal> {
     let Some(begin) = plan_begin(&turn.state, index, turn.now) else {
         return Ok(());
     };
@@ -233,9 +236,9 @@ fn under(at: &str, violations: Vec<Violation>) -> Vec<Violation> {
     violations.into_iter().map(moved).collect()
 }
 
-/// `None`: there is no such step in a plan.
+/// `None`: nobody planned such a step.
 fn plan_begin(state: &State, index: u32, now: Timestamp) -> Option<Begin> {
-    let planned = state.plan()?.steps.get(index as usize)?;
+    let planned = state.planned(index)?;
     let run = run_scope(state);
     let result = |id: &str| step_result(state, id);
     let scope = Scope {
@@ -385,8 +388,8 @@ fn end_plan(turn: &mut Turn) -> Result<(), Refusal> {
     }
 }
 
-/// Ends a run whose external planner is done, once its steps are.
-fn end_external(turn: &mut Turn) -> Result<(), Refusal> {
+/// Ends a run whose planner is done, once its steps are.
+fn end_planned(turn: &mut Turn) -> Result<(), Refusal> {
     let Some(end) = turn.state.planner_end.clone() else {
         return Ok(());
     };

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::json::{Json, Violation};
+use crate::plan::Action;
 use crate::run::event::{ChildStatus, DeadLetterReason, Event, Parent, RunError, Settlement};
 use crate::run::{Phase, State};
 use crate::words::RunId;
@@ -52,6 +53,9 @@ pub struct Told {
     pub status: ChildStatus,
     pub output: Json,
     pub error: Option<RunError>,
+    /// What it and its own children used.
+    #[serde(default)]
+    pub tokens: u64,
 }
 
 /// Asks for a child run.
@@ -68,6 +72,11 @@ pub(super) fn request(
         );
         return step::give_up(turn, index, DeadLetterReason::FanOutLimit, message, vec![]);
     }
+    let tokens = share(&turn.state, index);
+    if tokens == Some(0) {
+        let message = "limits.max_tokens leaves none for a child run".to_owned();
+        return step::give_up(turn, index, DeadLetterReason::FanOutLimit, message, vec![]);
+    }
     let seed = format!("{}/{}/{index}", turn.state.run_id(), turn.state.seq);
     let run_id = RunId::derive(turn.now, &seed);
     turn.record(
@@ -76,8 +85,30 @@ pub(super) fn request(
             run_id,
             agent,
             input,
+            tokens,
         },
     )
+}
+
+/// Of the tokens that the run has left, the part that its next child may use: those that are to be
+/// begun beside it, and the run itself, get as much.
+fn share(state: &State, index: u32) -> Option<u64> {
+    let max = state.limits.max_tokens?;
+    let running = state
+        .steps
+        .iter()
+        .filter(|s| s.phase == Phase::AwaitingChild);
+    let children = running.filter_map(|step| step.child.as_ref());
+    let granted: u64 = children.filter_map(|child| child.tokens).sum();
+    let used = state.tokens.used().saturating_add(granted);
+    let left = max.saturating_sub(used);
+    let beside = state.steps_indexed().filter(|(other, step)| {
+        let action = state.planned(*other).map(|planned| &planned.action);
+        *other != index
+            && step.phase == Phase::Pending
+            && matches!(action, Some(Action::Run { .. }))
+    });
+    Some(left / (beside.count() as u64 + 2))
 }
 
 /// What the child of a step is to be started with, as long as it is wanted and not known to exist.
@@ -101,6 +132,7 @@ pub fn order(state: &State, index: u32, child_run_id: &RunId) -> Option<ChildOrd
             depth: depth.saturating_add(1),
             depth_left: state.depth_left().saturating_sub(1),
             deadline: state.deadline(),
+            tokens: child.tokens,
         },
         origin: state.created.origin.clone(),
     })
@@ -120,6 +152,7 @@ pub fn told(state: &State) -> Option<Told> {
         status,
         output: state.output.clone(),
         error: state.error.clone(),
+        tokens: state.tokens.used(),
     })
 }
 
@@ -205,6 +238,7 @@ fn record_end(turn: &mut Turn, index: u32, run_id: RunId, told: Told) -> Result<
         status,
         output,
         error,
+        tokens,
     } = told;
     turn.record(
         Some(index),
@@ -213,6 +247,7 @@ fn record_end(turn: &mut Turn, index: u32, run_id: RunId, told: Told) -> Result<
             status,
             output,
             error,
+            tokens,
         },
     )
 }

@@ -8,6 +8,7 @@ use crate::run::{Phase, State, Step};
 use crate::tool::{Effect, Tool};
 use crate::words::{RunId, TenantId, Timestamp, TraceId};
 
+use super::round::{self, Asked};
 use super::{Refusal, Turn};
 
 /// The first lease, and the least that an extension adds. Short, so that a lost worker is noticed
@@ -29,6 +30,8 @@ pub struct Claim {
 #[serde(rename_all = "snake_case")]
 pub enum ClaimReply {
     Granted(Box<Assignment>),
+    /// A round: the planner is to be asked.
+    Asked(Box<PlanAssignment>),
     /// Nothing to do for this delivery: the run itself sees to what is left.
     TurnedAway(TurnedAway),
 }
@@ -75,6 +78,27 @@ pub struct Assignment {
     pub origin: Option<String>,
 }
 
+/// A round handed to a worker: everything needed to ask the planner.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanAssignment {
+    pub run_id: RunId,
+    pub tenant_id: TenantId,
+    pub trace_id: TraceId,
+    pub step_index: u32,
+    pub idempotency_key: String,
+    pub attempt: u32,
+    pub token: u64,
+    /// The agent's definition: its planner is the one to ask.
+    pub agent: Json,
+    /// `name@version` of it.
+    pub agent_label: Option<String>,
+    pub asked: Asked,
+    pub granted_at: Timestamp,
+    pub lease_until: Timestamp,
+    /// Workers lost with this attempt: its answer may have been put aside.
+    pub losses: u32,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Extend {
     pub step_index: u32,
@@ -91,7 +115,17 @@ pub(super) fn claim(turn: &mut Turn, claim: &Claim) -> Result<ClaimReply, Refusa
     if let Some(why) = turned_away(&turn.state, claim, turn.now) {
         return Ok(ClaimReply::TurnedAway(why));
     }
-    Ok(match grant(turn, claim.step_index)? {
+    let index = claim.step_index;
+    if turn
+        .state
+        .step(index)
+        .is_some_and(|step| step.ask.is_some())
+    {
+        let asked = round::grant(turn, index)?.map(Box::new);
+        let stale = ClaimReply::TurnedAway(TurnedAway::Stale);
+        return Ok(asked.map_or(stale, ClaimReply::Asked));
+    }
+    Ok(match grant(turn, index)? {
         Some(assignment) => ClaimReply::Granted(Box::new(assignment)),
         None => ClaimReply::TurnedAway(TurnedAway::Stale),
     })
@@ -104,11 +138,7 @@ fn turned_away(state: &State, claim: &Claim, now: Timestamp) -> Option<TurnedAwa
     let Some(step) = state.step(claim.step_index) else {
         return Some(TurnedAway::Stale);
     };
-    let same = step
-        .request
-        .as_ref()
-        .is_some_and(|r| r.idempotency_key == claim.idempotency_key);
-    if !same {
+    if step.idempotency_key() != Some(claim.idempotency_key.as_str()) {
         return Some(TurnedAway::Stale);
     }
     match step.phase {
@@ -224,9 +254,15 @@ pub(super) fn extend(turn: &mut Turn, extend: &Extend) -> Result<ExtendReply, Re
         lease.purpose,
     ));
     let lease_until = turn.now.plus_ms(portion_ms).max(lease.until);
-    let event = Event::ToolLeaseExtended {
-        token: extend.token,
-        lease_until,
+    let token = extend.token;
+    let of_round = turn
+        .state
+        .step(extend.step_index)
+        .is_some_and(|step| step.ask.is_some());
+    let event = if of_round {
+        Event::PlanLeaseExtended { token, lease_until }
+    } else {
+        Event::ToolLeaseExtended { token, lease_until }
     };
     turn.record(Some(extend.step_index), event)?;
     Ok(ExtendReply {

@@ -6,7 +6,7 @@ use crate::json::{Json, Value, Violation};
 use crate::run::event::{DeadLetterReason, Event, PinnedTool, RequestRef, Settlement};
 use crate::words::DeadLetterId;
 
-use super::{Refusal, Reply, Turn, advance, approval, replayed, step};
+use super::{Refusal, Reply, Turn, advance, approval, replayed, round, step};
 
 pub(super) fn open(
     turn: &mut Turn,
@@ -59,6 +59,15 @@ pub(super) fn settle(
     let index = letter.step_index;
     let mut repaired = None;
     if let Settlement::Redelivered { payload, tools } = &mut settlement {
+        let of_round = turn
+            .state
+            .step(index)
+            .is_some_and(|step| step.ask.is_some());
+        if let Some(message) = round::spent(&turn.state).filter(|_| of_round) {
+            return Err(Refusal::Invalid {
+                violations: vec![Violation::new("", message)],
+            });
+        }
         // A run stays on the version with which it started.
         tools.retain(|name, _| !turn.state.tools.contains_key(name));
         let of_tool = turn

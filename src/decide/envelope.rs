@@ -3,7 +3,7 @@
 use crate::agent::Planner;
 use crate::envelope::Envelope;
 use crate::json::{Json, Value, Violation};
-use crate::run::event::{DeadLetterReason, Event};
+use crate::run::event::{DeadLetterReason, Event, PlanCompleted, PlanFailed};
 
 use super::dead_letter::open;
 use super::{Refusal, Reply, Turn, advance, step};
@@ -68,7 +68,7 @@ fn request(turn: &mut Turn, envelope: Envelope, external: bool) -> Result<Reply,
             format!("the next step of the run is {expected}"),
         ));
     }
-    if expected >= turn.state.agent.limits.max_steps {
+    if expected >= turn.state.limits.max_steps {
         return Err(invalid(
             "/step_index",
             format!("the agent allows {expected} steps"),
@@ -122,16 +122,24 @@ fn end_of_plan(turn: &mut Turn, envelope: &Envelope) -> Result<Reply, Refusal> {
             status: turn.state.status.as_str().to_owned(),
         });
     }
+    if envelope.payload.get("attempt").is_some() {
+        return Err(invalid(
+            "/payload/attempt",
+            "a round is recorded by the engine; a planner says its output, or why it gave up",
+        ));
+    }
     let member = |name: &str| envelope.payload.get(name).cloned();
     let event = if envelope.event_type == "plan.completed" {
-        Event::PlanCompleted {
-            output: Json::new(member("output").unwrap_or(Value::Null)),
-        }
+        Event::PlanCompleted(Box::new(PlanCompleted {
+            output: Some(Json::new(member("output").unwrap_or(Value::Null))),
+            ..PlanCompleted::default()
+        }))
     } else {
         let message = member("message").and_then(|m| m.as_str().map(str::to_owned));
-        Event::PlanFailed {
+        Event::PlanFailed(Box::new(PlanFailed {
             message: message.unwrap_or_default(),
-        }
+            ..PlanFailed::default()
+        }))
     };
     turn.record(None, event)?;
     advance::advance(turn)?;

@@ -7,8 +7,12 @@ mod callback;
 mod child;
 mod claim;
 mod control;
+mod conversation;
 mod dead_letter;
 mod envelope;
+mod intent;
+mod limit;
+mod round;
 mod settle;
 mod signal;
 mod start;
@@ -26,7 +30,8 @@ use crate::words::{ApprovalId, DeadLetterId, Timestamp};
 pub use approval::Answer;
 pub use callback::{Callback, CallbackReport};
 pub use child::{ChildNews, ChildOrder, ChildReport, Told, order, told};
-pub use claim::{Assignment, Claim, ClaimReply, Extend, ExtendReply, TurnedAway};
+pub use claim::{Assignment, Claim, ClaimReply, Extend, ExtendReply, PlanAssignment, TurnedAway};
+pub use round::{Asked, Planned, Unplanned};
 pub use settle::{Report, Settle, SettleReply};
 pub use start::start;
 
@@ -40,6 +45,12 @@ pub enum Input {
     Tick,
     Control {
         control: Control,
+        comment: Option<String>,
+        request: Option<RequestRef>,
+    },
+    /// A person lets the run use up more.
+    Raise {
+        limits: Json,
         comment: Option<String>,
         request: Option<RequestRef>,
     },
@@ -207,6 +218,11 @@ pub fn decide(turn: &mut Turn, input: Input) -> Result<Reply, Refusal> {
             comment,
             request,
         } => control::control(turn, control, comment, request)?,
+        Input::Raise {
+            limits,
+            comment,
+            request,
+        } => limit::raise(turn, limits, comment, request)?,
         Input::Signal {
             name,
             payload,

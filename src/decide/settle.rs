@@ -9,6 +9,7 @@ use crate::tool::{Effect, Sent, may_repeat};
 
 use super::claim::{Assignment, grant};
 use super::dead_letter::open;
+use super::round::{self, Planned, Unplanned};
 use super::step::fail;
 use super::{Refusal, Turn, advance, callback};
 
@@ -41,6 +42,10 @@ pub enum Report {
         /// Whether the tool may have acted.
         may_have_acted: bool,
     },
+    /// The planner answered.
+    Planned(Box<Planned>),
+    /// The planner did not answer.
+    Unplanned(Box<Unplanned>),
     /// The tool's `verify` request says that nothing was done.
     NotDone,
     /// The tool's `verify` request could not tell.
@@ -78,6 +83,8 @@ pub(super) fn settle(turn: &mut Turn, settle: Settle) -> Result<SettleReply, Ref
             };
             turn.record(Some(index), event)?;
         }
+        Report::Planned(planned) => round::take(turn, index, *planned)?,
+        Report::Unplanned(failed) => round::fail(turn, index, *failed)?,
         Report::Accepted if !turn.state.cancelling => callback::wait(turn, index)?,
         report if turn.state.cancelling => last_words(turn, index, report)?,
         Report::Failed {
@@ -142,7 +149,9 @@ fn last_words(turn: &mut Turn, index: u32, report: Report) -> Result<(), Refusal
             status_code: Some(202),
             errors: Vec::new(),
         },
-        Report::NotDone | Report::Completed { .. } => not_done(),
+        Report::NotDone | Report::Completed { .. } | Report::Planned(_) | Report::Unplanned(_) => {
+            not_done()
+        }
     };
     let attempt = turn.state.step(index).map_or(0, |step| step.attempt);
     turn.record(Some(index), Event::ToolFailed { attempt, error })
@@ -156,7 +165,8 @@ fn next_for_the_same_worker(
 ) -> Result<Option<Box<Assignment>>, Refusal> {
     let now = turn.now;
     let fresh = turn.state.steps_indexed().find(|(index, step)| {
-        *index != after && matches!(step.phase, Phase::Ready { since } if since == now)
+        let fresh = matches!(step.phase, Phase::Ready { since } if since == now);
+        *index != after && fresh && step.ask.is_none()
     });
     match fresh.map(|(index, _)| index) {
         Some(index) if turn.state.failing().is_none() && turn.state.paused_at.is_none() => {

@@ -1,5 +1,6 @@
 //! A step's intent, and its failure.
 
+use crate::agent::Mind;
 use crate::json::{self, Json, Violation};
 use crate::plan::OnFailure;
 use crate::run::event::{DeadLetterReason, Event, StepError};
@@ -87,10 +88,18 @@ pub(super) fn give_up(
 /// A result that does not come from the tool's own answer is held against the same schema.
 pub(super) fn require_result(turn: &Turn, index: u32, result: &Json) -> Result<(), Refusal> {
     let step = turn.state.step(index);
-    let wanted = step
+    let of_tool = step
         .and_then(|step| turn.state.tool_of(step))
         .and_then(|pinned| pinned.tool.result.as_ref());
-    let Some(wanted) = wanted else { return Ok(()) };
+    // Of a round it is the run's output.
+    let of_round = match turn.state.agent.mind() {
+        Some(Mind::Model(planner)) => planner.output_schema.as_ref(),
+        _ => None,
+    };
+    let of_round = of_round.filter(|_| step.is_some_and(|step| step.ask.is_some()));
+    let Some(wanted) = of_tool.or(of_round) else {
+        return Ok(());
+    };
     schema::validate_with(wanted, result, "/result")
         .map_err(|violations| Refusal::Invalid { violations })
 }

@@ -84,15 +84,22 @@ fn lose(turn: &mut Turn, index: u32, token: u64, purpose: Purpose) -> Result<(),
         .state
         .tool_of(step)
         .map_or(Effect::AtMostOnce, |pinned| pinned.tool.effect);
-    turn.record(
-        Some(index),
+    let of_round = step.ask.is_some();
+    let event = if of_round {
+        Event::PlanLeaseExpired {
+            attempt,
+            token,
+            losses,
+        }
+    } else {
         Event::ToolLeaseExpired {
             attempt,
             token,
             losses,
-        },
-    )?;
-    if effect == Effect::AtMostOnce && purpose == Purpose::Call {
+        }
+    };
+    turn.record(Some(index), event)?;
+    if !of_round && effect == Effect::AtMostOnce && purpose == Purpose::Call {
         let error = StepError {
             reason: "outcome_unknown".into(),
             message: "the worker that made the call was lost before it could report".into(),

@@ -28,6 +28,7 @@ struct Hop {
     content_type: Option<String>,
     location: Option<String>,
     callback: Option<String>,
+    hints: Vec<(String, String)>,
     /// `None`: longer than a result may be.
     body: Option<Vec<u8>>,
 }
@@ -77,6 +78,7 @@ fn reply(hop: Hop, offered: bool) -> Answer {
             status: hop.status,
             retry_after: hop.retry_after,
             content_type: hop.content_type,
+            hints: hop.hints,
             callback_honoured: offered && callback_honoured(hop.callback.as_deref()),
             body,
         }),
@@ -142,6 +144,9 @@ async fn fetch(request: &OutboundRequest, timeout_ms: u32) -> Result<Hop, Fault>
         content_type: text(2),
         location: text(3),
         callback: text(4),
+        hints: text(6)
+            .and_then(|hints| serde_json::from_str(&hints).ok())
+            .unwrap_or_default(),
         body: bytes(answer.get(5)),
     })
 }

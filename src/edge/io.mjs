@@ -2,6 +2,9 @@
 // more than most of what is done there, so what belongs together is done here together. Nothing is
 // decided here, and whatever throws is an exception that the Rust side declares.
 
+/** Headers that say whether and when to try again, beside `Retry-After`. */
+const HINTS = /^(x-should-retry|retry-after-ms|(x|anthropic)-ratelimit-.*)$/;
+
 /** Makes one HTTP call, no redirect followed. Gives status, what of the headers is asked for, body. */
 export async function call(url, method, headers, body, timeoutMs, bytesMax) {
   const response = await fetch(url, {
@@ -13,7 +16,36 @@ export async function call(url, method, headers, body, timeoutMs, bytesMax) {
   });
   const header = (name) => response.headers.get(name) ?? undefined;
   const bytes = await readBody(response, bytesMax);
-  return [response.status, header("retry-after"), header("content-type"), header("location"), header("dormouse-callback"), bytes];
+  const hints = [...response.headers].filter(([name]) => HINTS.test(name));
+  return [
+    response.status,
+    header("retry-after"),
+    header("content-type"),
+    header("location"),
+    header("dormouse-callback"),
+    bytes,
+    JSON.stringify(hints),
+  ];
+}
+
+/** Asks a model by the platform's binding. Gives a status and JSON text; an error's text is its message. */
+export async function askAi(ai, model, input, timeoutMs) {
+  let timer;
+  const timeout = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new DOMException("no answer in time", "TimeoutError")), timeoutMs);
+  });
+  try {
+    return [200, JSON.stringify(await Promise.race([ai.run(model, JSON.parse(input)), timeout]))];
+  } catch (error) {
+    // The binding's own errors begin with a code, which is in the range of 3000 to 5999.
+    const text = String(error?.message ?? error);
+    const code = /^(\d{4}):/.exec(text)?.[1];
+    if (!code) throw error;
+    const status = /^(3040|5028)$/.test(code) ? 429 : code.startsWith("5") ? 400 : 503;
+    return [status, JSON.stringify({ error: { code, message: text } })];
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 /** What a request says: method, URL, headers as JSON pairs, body. */

@@ -3,6 +3,7 @@
 //! build. Every import from JavaScript that can throw is declared to, because one that throws
 //! undeclared takes everything in flight with it.
 
+mod caller_ai;
 mod caller_fetch;
 mod config;
 mod entry;

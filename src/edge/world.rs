@@ -13,9 +13,9 @@ use crate::signed::Signer;
 use crate::tool::{Answer, OutboundRequest};
 use crate::words::{RunId, TenantId, Timestamp};
 
-use super::caller_fetch;
 use super::config::{self, Config};
 use super::js;
+use super::{caller_ai, caller_fetch};
 use super::{kv, queues};
 
 /// How long an outcome is kept in KV: longer than any message of its step can be under way.
@@ -224,6 +224,10 @@ impl World for Edge {
         kv::put(&self.env, key, outcome, OUTCOME_TTL_S)
             .await
             .map_err(fault("write to", "OUTCOMES"))
+    }
+
+    async fn ask_platform_model(&self, model: &str, input: &str, timeout_ms: i64) -> Answer {
+        caller_ai::ask(&self.env, model, input, timeout_ms).await
     }
 
     async fn call_tool(&self, request: &OutboundRequest) -> Answer {

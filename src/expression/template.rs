@@ -34,6 +34,13 @@ impl Template {
         flaws.none_in(Template { root })
     }
 
+    /// A value that is taken as it is: no string in it is a template.
+    #[must_use]
+    pub fn of_literal(value: Value) -> Template {
+        let root = Node::Literal(value);
+        Template { root }
+    }
+
     /// Every use of a step's result: the pointer of the string, and the step's id.
     #[must_use]
     pub fn references(&self) -> Vec<(String, String)> {

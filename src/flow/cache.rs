@@ -5,10 +5,11 @@ use std::pin::pin;
 use futures::future::{Either, select};
 use serde::{Deserialize, Serialize};
 
-use crate::decide::{Assignment, Report};
+use crate::decide::Report;
 use crate::ports::{Fault, World};
-use crate::run::event::Purpose;
 use crate::words::TenantId;
+
+use super::hold::Hold;
 
 /// How long a worker waits for the cache: a slow one is an empty one.
 const CACHE_MS_MAX: i64 = 1_000;
@@ -22,18 +23,14 @@ pub struct PutAside {
 }
 
 /// Keeps an effect's outcome where a later worker finds it. Only what is certain is worth keeping.
-pub async fn put<W: World>(
-    world: &W,
-    assignment: &Assignment,
-    report: &Report,
-) -> Result<(), Fault> {
-    if !matches!(report, Report::Completed { .. }) {
+pub async fn put<W: World>(world: &W, hold: &Hold<'_>, report: &Report) -> Result<(), Fault> {
+    if !matches!(report, Report::Completed { .. } | Report::Planned(_)) {
         return Ok(());
     }
-    let key = outcome_key(&assignment.tenant_id, &assignment.idempotency_key);
+    let key = outcome_key(hold.tenant_id, hold.idempotency_key);
     let aside = PutAside {
-        step_index: assignment.step_index,
-        token: assignment.token,
+        step_index: hold.step_index,
+        token: hold.token,
         report: report.clone(),
     };
     let text = serde_json::to_string(&aside)
@@ -42,12 +39,9 @@ pub async fn put<W: World>(
 }
 
 /// The outcome that a lost worker of this very step may have put aside.
-pub async fn of_lost_worker<W: World>(world: &W, assignment: &Assignment) -> Option<Report> {
-    if assignment.losses == 0 && assignment.purpose == Purpose::Call {
-        return None;
-    }
-    let aside = find(world, &assignment.tenant_id, &assignment.idempotency_key).await?;
-    (aside.step_index == assignment.step_index).then_some(aside.report)
+pub async fn of_lost_worker<W: World>(world: &W, hold: &Hold<'_>) -> Option<Report> {
+    let aside = find(world, hold.tenant_id, hold.idempotency_key).await?;
+    (aside.step_index == hold.step_index).then_some(aside.report)
 }
 
 /// A cache that fails, is slow, or holds what cannot be read, is a cache that holds nothing.

@@ -3,6 +3,7 @@
 //! Each may be done twice, late, or by several workers at once: the child's id is fixed before it
 //! exists, and both runs take each piece of news once.
 
+use crate::agent::without_keys;
 use crate::decide::{ChildNews, ChildOrder, ChildReport, Refusal};
 use crate::json::Violation;
 use crate::outbox::{Errand, ErrandMessage};
@@ -128,7 +129,7 @@ async fn create<W: World>(
     };
     let created = Box::new(RunCreated {
         agent: Some(agent.label.clone()),
-        definition: agent.definition,
+        definition: without_keys(&agent.definition),
         input,
         tags: Default::default(),
         tools,

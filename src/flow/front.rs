@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Planner, without_keys};
 use crate::decide::{Control, Refusal};
 use crate::envelope::{Door, Envelope, accept};
 use crate::json::{Json, Value, Violation};
@@ -123,7 +123,7 @@ pub async fn start_run<W: World>(world: &W, start: Start) -> Result<Started, Ref
     };
     let created = Box::new(RunCreated {
         agent: label,
-        definition,
+        definition: without_keys(&definition),
         input: Json::new(input),
         tags,
         tools,
@@ -181,6 +181,12 @@ fn maker(body: &Value, input: &Value) -> Result<(Maker, Option<Json>), Refused> 
 /// The flaws of the schemas that a plan's approvals bear, which are not compiled before somebody
 /// answers.
 pub fn unusable_schemas(agent: &Agent, pointer: &str) -> Vec<Violation> {
+    if let Planner::Model(planner) = &agent.planner
+        && let Some(wanted) = &planner.output_schema
+    {
+        let checked = schema::check(wanted, &format!("{pointer}/output_schema"));
+        return checked.err().unwrap_or_default();
+    }
     let steps = agent.plan().map_or(&[][..], |plan| plan.steps.as_slice());
     let schemas = steps.iter().enumerate().filter_map(|(index, step)| {
         let Action::Approval { schema, .. } = &step.action else {

@@ -12,7 +12,7 @@ use crate::decide::{
     self, Claim, ClaimReply, Control, Input, Refusal, Reply, Settle, Turn, TurnedAway, decide,
 };
 use crate::outbox::{self, Sent};
-use crate::ports::{Fault, Projection, RunAnswer, RunCall, RunOp, RunResult};
+use crate::ports::{Fault, Messages, Projection, RunAnswer, RunCall, RunOp, RunResult};
 use crate::run::event::RunCreated;
 use crate::run::{Corrupt, Identity, Phase, Row, State, diagnosis, fold, log, view};
 use crate::words::limits::LIST_LIMIT_MAX;
@@ -86,6 +86,7 @@ pub struct Counts {
     pub rows_written: u64,
     pub alarms_set: u64,
     pub alarms_fired: u64,
+    pub plan_messages: u64,
     pub work_messages: u64,
     pub projections: u64,
     pub duplicates_suppressed: u64,
@@ -101,7 +102,7 @@ pub struct Outcome {
 /// What the alarm found to do.
 #[derive(Default)]
 pub struct Woken {
-    pub messages: Vec<String>,
+    pub messages: Messages,
     pub projections: Vec<Projection>,
 }
 
@@ -135,7 +136,7 @@ impl Home {
             return Ok(Outcome {
                 answer: RunAnswer {
                     result,
-                    messages: Vec::new(),
+                    messages: Messages::default(),
                     untold,
                 },
                 projections: Vec::new(),
@@ -329,6 +330,19 @@ impl Home {
                 let reply = self.turn(store, state, input, now, random)?;
                 self.done(&reply, |_| Ok(None))
             }
+            RunOp::Raise {
+                limits,
+                comment,
+                request,
+            } => {
+                let input = Input::Raise {
+                    limits,
+                    comment,
+                    request,
+                };
+                let reply = self.turn(store, state, input, now, random)?;
+                self.done(&reply, |state| raw(&view::run(state)).map(Some))
+            }
             RunOp::Signal {
                 name,
                 payload,
@@ -473,7 +487,7 @@ impl Home {
         let index = claim.step_index;
         match self.turn(store, state, Input::Claim(claim), now, random)? {
             Reply::Claim(reply) => {
-                if !matches!(reply, ClaimReply::Granted(_)) {
+                if matches!(reply, ClaimReply::TurnedAway(_)) {
                     self.counts.duplicates_suppressed =
                         self.counts.duplicates_suppressed.saturating_add(1);
                 }
@@ -647,19 +661,26 @@ impl Home {
     }
 
     /// The messages that are due, counted as sent.
-    fn take_due(&mut self, now: Timestamp) -> Vec<String> {
+    fn take_due(&mut self, now: Timestamp) -> Messages {
+        let mut messages = Messages::default();
         let Some(state) = &self.state else {
-            return Vec::new();
+            return messages;
         };
-        let due = outbox::take_due(state, &mut self.sent, now);
-        let texts = due.iter().map(serde_json::to_string).filter_map(Result::ok);
+        for message in outbox::take_due(state, &mut self.sent, now) {
+            let Ok(text) = serde_json::to_string(&message) else {
+                continue;
+            };
+            if message.is_of_round() {
+                messages.plan.push(text);
+            } else {
+                messages.work.push(text);
+            }
+        }
         #[cfg(feature = "test-seams")]
-        let texts = texts.chain(std::mem::take(&mut self.copies));
-        let messages: Vec<String> = texts.collect();
-        self.counts.work_messages = self
-            .counts
-            .work_messages
-            .saturating_add(messages.len() as u64);
+        messages.work.append(&mut self.copies);
+        let counts = &mut self.counts;
+        counts.plan_messages += messages.plan.len() as u64;
+        counts.work_messages += messages.work.len() as u64;
         messages
     }
 

@@ -10,6 +10,8 @@ pub mod stray;
 pub mod front;
 pub mod family;
 pub mod cache;
+pub mod hold;
+pub mod think;
 pub mod work;
 pub mod sweep;
 

@@ -1,22 +1,26 @@
 //! Carries a run's messages to their queue.
 
 use crate::decide::Refusal;
-use crate::ports::{Failpoint, Fault, Projection, Queue, RunCall, RunOp, RunResult, World};
+use crate::ports::{
+    Failpoint, Fault, Messages, Projection, Queue, RunCall, RunOp, RunResult, World,
+};
 use crate::words::{RunId, TenantId};
 
 use super::index::project;
 
 /// Sends what a run's object asked to have sent. A failure here loses nothing: the run's alarm
 /// sends again whatever no worker has claimed in time, so it is told to the operator and that is all.
-pub async fn relay<W: World>(world: &W, messages: &[String]) {
-    if messages.is_empty() {
-        return;
-    }
-    if let Err(fault) = send(world, messages).await {
-        world.log(&format!(
-            "{} work messages not sent, their runs' alarms will: {fault}",
-            messages.len()
-        ));
+pub async fn relay<W: World>(world: &W, messages: &Messages) {
+    for (queue, bodies) in [(Queue::Plan, &messages.plan), (Queue::Work, &messages.work)] {
+        if bodies.is_empty() {
+            continue;
+        }
+        if let Err(fault) = send(world, queue, bodies).await {
+            world.log(&format!(
+                "{} messages for {queue:?} not sent, their runs' alarms will: {fault}",
+                bodies.len()
+            ));
+        }
     }
 }
 
@@ -46,8 +50,8 @@ pub async fn tell<W: World>(world: &W, untold: Vec<Projection>) {
     }
 }
 
-async fn send<W: World>(world: &W, messages: &[String]) -> Result<(), Fault> {
+async fn send<W: World>(world: &W, queue: Queue, bodies: &[String]) -> Result<(), Fault> {
     world.pass(Failpoint::OutboxBeforeSend).await?;
-    world.send(Queue::Work, messages).await?;
+    world.send(queue, bodies).await?;
     world.pass(Failpoint::OutboxAfterSend).await
 }

@@ -8,10 +8,11 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use futures::future::{Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 
-use crate::decide::{Assignment, Claim, ClaimReply, Extend, Refusal, Report, Settle, TurnedAway};
+use crate::decide::{
+    Assignment, Claim, ClaimReply, PlanAssignment, Refusal, Report, Settle, TurnedAway,
+};
 use crate::envelope::{Door, accept};
 use crate::json::{self, Json, Value, Violation};
 use crate::outbox::{ErrandMessage, WorkMessage};
@@ -27,12 +28,11 @@ use crate::tool::{
 };
 use crate::words::{RunId, SpanId, TenantId};
 
+use super::hold::{Hold, alive, extend, settle};
 use super::relay::ask;
+use super::think::think;
 use super::{Verdict, cache, family, stray};
 
-/// How often a report is tried before it is put aside for a later worker.
-const REPORT_TRIES: u32 = 3;
-const REPORT_RETRY_MS: i64 = 200;
 /// What is left of a lease when a worker asks for more before it calls.
 const LATE_MS: i64 = 1_000;
 /// How long one worker goes on from step to step. A consumer has 15 minutes and a tool may take ten.
@@ -85,6 +85,7 @@ async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault>
     let began = world.now();
     let mut next = match claim(world, &step).await? {
         Claimed::Granted(assignment) => Some(*assignment),
+        Claimed::Asked(assignment) => return decide_next(world, &assignment).await,
         Claimed::Nothing => None,
         Claimed::NoTenant => {
             let errors = vec![Violation::new("/tenant_id", "there is no such tenant")];
@@ -106,17 +107,37 @@ async fn take<W: World>(world: &W, delivery: &Delivery<'_>) -> Result<(), Fault>
         if world.keeps_every_outcome() {
             let (assignment, report) = (assignment.clone(), report.clone());
             asides.push(async move {
-                if let Err(fault) = cache::put(world, &assignment, &report).await {
+                let hold = Hold::from(&assignment);
+                if let Err(fault) = cache::put(world, &hold, &report).await {
                     world.log(&format!("an outcome was not cached: {fault}"));
                 }
             });
         }
         let wants_next = world.now().ms_since(began) < CHAIN_MS_MAX;
-        next = beside(&mut asides, settle(world, &assignment, report, wants_next)).await?;
+        let hold = Hold::from(&assignment);
+        next = beside(&mut asides, settle(world, &hold, report, wants_next)).await?;
         world.pass(Failpoint::ConsumerSettled).await?;
     }
     while asides.next().await.is_some() {}
     Ok(())
+}
+
+/// Has a round decided, and reports it. What follows from it is another queue's.
+async fn decide_next<W: World>(world: &W, assignment: &PlanAssignment) -> Result<(), Fault> {
+    world.pass(Failpoint::ConsumerClaimed).await?;
+    let hold = Hold::from(assignment);
+    let aside = if assignment.losses > 0 {
+        cache::of_lost_worker(world, &hold).await
+    } else {
+        None
+    };
+    let report = match aside {
+        Some(report) => report,
+        None => think(world, assignment).await,
+    };
+    world.pass(Failpoint::ConsumerAfterTool).await?;
+    settle(world, &hold, report, false).await?;
+    world.pass(Failpoint::ConsumerSettled).await
 }
 
 /// Waits for `main`, and lets `asides` get on meanwhile.
@@ -135,14 +156,17 @@ async fn beside<T, F: Future<Output = ()>>(
 /// The outcome that a lost worker put aside, or else a new one. `None`: this worker came too late,
 /// and the step is no longer its own.
 async fn find_or_act<W: World>(world: &W, assignment: &Assignment) -> Option<Report> {
-    if let Some(report) = cache::of_lost_worker(world, assignment).await {
+    let hold = Hold::from(assignment);
+    if (assignment.losses > 0 || assignment.purpose == Purpose::Verify)
+        && let Some(report) = cache::of_lost_worker(world, &hold).await
+    {
         return Some(report);
     }
     // A worker that stalled since its claim may hold nothing any more. What it does not hold it must
     // not call.
     let mut assignment = assignment.clone();
     if world.now().plus_ms(LATE_MS) >= assignment.lease_until {
-        assignment.lease_until = extend(world, &assignment).await?;
+        assignment.lease_until = extend(world, &Hold::from(&assignment)).await?;
     }
     Some(act(world, &assignment).await)
 }
@@ -230,6 +254,7 @@ fn read_message<W: World>(world: &W, body: &str) -> Result<Wanted, Vec<Violation
 /// What a claim led to.
 enum Claimed {
     Granted(Box<Assignment>),
+    Asked(Box<PlanAssignment>),
     Nothing,
     NoTenant,
 }
@@ -245,6 +270,9 @@ async fn claim<W: World>(world: &W, step: &StepRef) -> Result<Claimed, Fault> {
     let why = match answer {
         Ok(RunResult::Claim(ClaimReply::Granted(assignment))) => {
             return Ok(Claimed::Granted(assignment));
+        }
+        Ok(RunResult::Claim(ClaimReply::Asked(assignment))) => {
+            return Ok(Claimed::Asked(assignment));
         }
         Ok(RunResult::Claim(ClaimReply::TurnedAway(TurnedAway::Stale))) => "Stale".to_owned(),
         // A copy too many is nothing to report: the run counts it.
@@ -459,97 +487,13 @@ fn prepare<W: World, T>(
     })
 }
 
-/// Makes the call, and asks for more time whenever half of a lease has passed.
 async fn call_alive<W: World>(
     world: &W,
     assignment: &Assignment,
     request: &OutboundRequest,
 ) -> Answer {
-    let mut call = pin!(world.call_tool(request));
-    let mut lease_until = assignment.lease_until;
-    loop {
-        let half = lease_until.ms_since(world.now()) / 2;
-        let beat = pin!(world.sleep(half.max(100)));
-        match select(call.as_mut(), beat).await {
-            Either::Left((answer, _)) => return answer,
-            Either::Right(((), _)) => match extend(world, assignment).await {
-                Some(until) => lease_until = until,
-                // Told that the step is another's, or not told at all. The call is on its way: its
-                // outcome is reported, and the run decides whether it still counts.
-                None => return call.await,
-            },
-        }
-    }
-}
-
-async fn extend<W: World>(world: &W, assignment: &Assignment) -> Option<crate::words::Timestamp> {
-    let extend = Extend {
-        step_index: assignment.step_index,
-        token: assignment.token,
-    };
-    let op = RunOp::Extend(extend);
-    match ask(world, &assignment.tenant_id, &assignment.run_id, op).await {
-        Ok(Ok(RunResult::Extend(reply))) => reply.lease_until,
-        _ => None,
-    }
-}
-
-/// Reports, and is given the next step where there is one.
-async fn settle<W: World>(
-    world: &W,
-    assignment: &Assignment,
-    report: Report,
-    wants_next: bool,
-) -> Result<Option<Assignment>, Fault> {
-    let settle = Settle {
-        step_index: assignment.step_index,
-        token: assignment.token,
-        report,
-        duplicates_suppressed: 0,
-        wants_next,
-    };
-    let mut tries = 0;
-    let answer = loop {
-        tries += 1;
-        let op = RunOp::Settle(settle.clone());
-        match ask(world, &assignment.tenant_id, &assignment.run_id, op).await {
-            Ok(answer) => break answer,
-            Err(fault) if tries >= REPORT_TRIES => {
-                let put = cache::put(world, assignment, &settle.report).await;
-                if let Err(second) = put {
-                    world.log(&format!(
-                        "an outcome of {} is lost: {second}",
-                        assignment.run_id
-                    ));
-                }
-                return Err(fault);
-            }
-            Err(_) => world.sleep(REPORT_RETRY_MS << tries).await,
-        }
-    };
-    match answer {
-        Ok(RunResult::Settle(reply)) => {
-            if !reply.recorded {
-                world.log(&format!(
-                    "a late report of {} was dropped",
-                    assignment.run_id
-                ));
-            }
-            Ok(reply.next.map(|next| *next))
-        }
-        Ok(_) => Err(Fault::new(
-            "settle",
-            assignment.run_id.as_str(),
-            "got an answer of another kind",
-        )),
-        Err(refusal) => {
-            world.log(&format!(
-                "a report of {} was refused: {refusal:?}",
-                assignment.run_id
-            ));
-            Ok(None)
-        }
-    }
+    let call = world.call_tool(request);
+    alive(world, &Hold::from(assignment), assignment.lease_until, call).await
 }
 
 /// On a second delivery: reports an outcome that could not be told the first time.

@@ -8,7 +8,9 @@ use crate::schema;
 use crate::words::{RunId, SignalName, TenantId};
 
 use super::once::once;
-use super::problem::{INVALID_CANCEL, INVALID_CONTROL, INVALID_RUN, INVALID_SIGNAL, Problem};
+use super::problem::{
+    INVALID_CANCEL, INVALID_CONTROL, INVALID_LIMITS, INVALID_RUN, INVALID_SIGNAL, Problem,
+};
 use super::runs::{ask, unexpected_of_run};
 use super::{Call, Response, fits};
 
@@ -55,6 +57,34 @@ pub async fn control<W: World>(
         }
     })
     .await
+}
+
+/// Lets a run use up more than its agent says.
+pub async fn raise_limits<W: World>(
+    call: &Call<'_, W>,
+    tenant_id: &TenantId,
+) -> Result<Response, Problem> {
+    let run_id = call.run_id()?;
+    let request = call.request_ref(format!("POST /v1/runs/{run_id}/limits"))?;
+    schema::validate("limits-request", &call.body)
+        .map_err(|errors| Problem::invalid(INVALID_LIMITS, errors))?;
+    let mut limits = call.body.clone();
+    if let Some(members) = limits.as_object_mut() {
+        members.shift_remove("comment");
+    }
+    let op = RunOp::Raise {
+        limits: Json::new(limits),
+        comment: call.text("comment"),
+        request,
+    };
+    match ask(call.world, tenant_id, &run_id, op, INVALID_LIMITS).await? {
+        RunResult::Done {
+            replayed,
+            shown: Some(shown),
+            ..
+        } => Ok(Response::json(200, shown.get().to_owned()).replayed(replayed)),
+        _ => Err(unexpected_of_run("raise the limits of", &run_id)),
+    }
 }
 
 /// 202 means stored: whether anything waits for it yet or not.

@@ -2,7 +2,7 @@
 
 use serde_json::Map;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, with_keys_hidden};
 use crate::flow::front;
 use crate::json::{self, Json, Value, Violation};
 use crate::ports::{Definition, DefinitionKind, TenantAnswer, TenantCall, World};
@@ -181,7 +181,8 @@ fn shown(stored: &Definition) -> String {
         "created_at".to_owned(),
         stored.created_at.to_string().into(),
     );
-    if let Value::Object(definition) = &*stored.definition {
+    // Of a tool there is nothing to hide: it has no models.
+    if let Value::Object(definition) = &*with_keys_hidden(&stored.definition) {
         members.extend(definition.clone());
     }
     json::write(&Value::Object(members))

@@ -65,6 +65,12 @@ impl<W: World> World for FirstUse<'_, W> {
         self.world.put_outcome(key, outcome).await
     }
 
+    async fn ask_platform_model(&self, model: &str, input: &str, timeout_ms: i64) -> Answer {
+        self.world
+            .ask_platform_model(model, input, timeout_ms)
+            .await
+    }
+
     async fn call_tool(&self, request: &OutboundRequest) -> Answer {
         self.world.call_tool(request).await
     }

@@ -193,6 +193,7 @@ async fn act_of_tenant<W: World>(
         Act::GetRun => runs::get(call, tenant_id).await,
         Act::RunEvents => log::events(call, tenant_id).await,
         Act::Control(what) => control::control(call, tenant_id, what).await,
+        Act::RaiseLimits => control::raise_limits(call, tenant_id).await,
         Act::Signal => control::signal(call, tenant_id).await,
         Act::Diagnose => control::diagnosis(call, tenant_id).await,
         Act::ListApprovals => approvals::list(call, tenant_id).await,

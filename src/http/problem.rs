@@ -73,6 +73,8 @@ kinds! {
         "The body asks for no run that could be started. `errors` names the places. Nothing was done."
     INVALID_CANCEL = 422 "invalid-cancel" "The request to cancel is wrong"
         "`errors` names the places in the body. Nothing was done."
+    INVALID_LIMITS = 422 "invalid-limits" "The limits cannot be raised so"
+        "`errors` names the places in the body: a limit is raised and never lowered. Nothing was done."
     INVALID_CONTROL = 422 "invalid-control" "The request to pause, resume or retry is wrong"
         "`errors` names the places in the body. Nothing was done."
     INVALID_SIGNAL = 422 "invalid-signal" "The signal is wrong"

@@ -61,6 +61,7 @@ pub enum Act {
     GetRun,
     RunEvents,
     Control(Control),
+    RaiseLimits,
     Signal,
     Diagnose,
     ListApprovals,
@@ -230,6 +231,7 @@ pub const ROUTES: &[Route] = {
             Operator,
             Control(Pause),
         ),
+        post("/v1/runs/{run_id}/limits", Required, Operator, RaiseLimits),
         post(
             "/v1/runs/{run_id}/resume",
             Optional,

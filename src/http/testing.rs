@@ -159,6 +159,13 @@ impl World for Fake {
         Ok(())
     }
 
+    async fn ask_platform_model(&self, _: &str, _: &str, _: i64) -> Answer {
+        Answer::Transport(Transport {
+            kind: TransportKind::Blocked,
+            message: "there is no binding AI".to_owned(),
+        })
+    }
+
     async fn call_tool(&self, _: &OutboundRequest) -> Answer {
         Answer::Transport(Transport {
             kind: TransportKind::Refused,

@@ -158,6 +158,7 @@ fn what_is_anothers_is_as_what_is_missing() {
         };
         let body = match route.path {
             path if path.ends_with("/resolve") => r#"{"result":1}"#,
+            path if path.ends_with("/limits") => r#"{"max_steps":1000}"#,
             "/v1/approvals/{approval_id}" if route.method == "POST" => r#"{"decision":"approved"}"#,
             _ => "",
         };

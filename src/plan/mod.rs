@@ -14,3 +14,4 @@ mod tests;
 pub use definition::{
     Action, OnFailure, OnReject, OnTimeout, Plan, Step, VersionedName, parse_versioned_name,
 };
+pub use parse::parse_intent;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::definition::Plan;
+use super::definition::{Plan, Step};
 use super::graph::Order;
-use super::step::{Draft, read_step, read_template};
+use super::step::{Draft, Strings, read_step, read_template};
 use crate::fields::{Fields, Flaws, shorten};
 use crate::json::{Violation, pointer};
 use crate::words::limits::PLAN_STEPS_MAX;
@@ -21,6 +21,25 @@ impl Plan {
         let plan = read_plan(value, &mut flaws);
         flaws.none_in(plan)
     }
+}
+
+/// Reads what a planner wants: a step by itself, in which no string is an expression. It has an id
+/// already.
+///
+/// # Errors
+/// All that is wrong with it, each with its pointer in `value`.
+pub fn parse_intent(value: &Value) -> Result<Step, Vec<Violation>> {
+    let mut flaws = Flaws::default();
+    for member in ["depends_on", "when"] {
+        if value.get(member).is_some() {
+            flaws.add(
+                pointer::push("", member),
+                "this belongs to a fixed plan: what is wanted next is begun next",
+            );
+        }
+    }
+    let draft = read_step(value, "", Strings::Literal, &mut flaws);
+    flaws.none_in(draft.step)
 }
 
 /// What is wrong is replaced by something harmless and noted, so that the rest is read as well.
@@ -59,7 +78,10 @@ fn read_plan(value: &Value, flaws: &mut Flaws) -> Plan {
     let mut drafts: Vec<Draft<'_>> = steps
         .iter()
         .enumerate()
-        .map(|(index, step)| read_step(step, &pointer::push("/steps", index), flaws))
+        .map(|(index, step)| {
+            let at = pointer::push("/steps", index);
+            read_step(step, &at, Strings::Templates, flaws)
+        })
         .collect();
     let places = place(&drafts, flaws);
     resolve(&mut drafts, &places, flaws);

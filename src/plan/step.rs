@@ -40,7 +40,20 @@ pub(super) struct Draft<'v> {
     pub references: Vec<(String, String)>,
 }
 
-pub(super) fn read_step<'v>(value: &'v Value, at: &str, flaws: &mut Flaws) -> Draft<'v> {
+/// Whether strings may hold expressions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Strings {
+    Templates,
+    /// What a planner wants is not of this plan's making: it means what it says.
+    Literal,
+}
+
+pub(super) fn read_step<'v>(
+    value: &'v Value,
+    at: &str,
+    strings: Strings,
+    flaws: &mut Flaws,
+) -> Draft<'v> {
     let mut draft = Draft {
         step: Step {
             id: String::new(),
@@ -75,7 +88,8 @@ pub(super) fn read_step<'v>(value: &'v Value, at: &str, flaws: &mut Flaws) -> Dr
     match actions.as_slice() {
         [action] => {
             refuse_misfits(&fields, action, flaws);
-            if let Some(found) = read_action(&fields, action, &mut draft.references, flaws) {
+            if let Some(found) = read_action(&fields, action, strings, &mut draft.references, flaws)
+            {
                 draft.step.action = found;
             }
         }
@@ -155,11 +169,15 @@ fn refuse_misfits(fields: &Fields<'_>, action: &str, flaws: &mut Flaws) {
 fn read_action(
     fields: &Fields<'_>,
     action: &str,
+    strings: Strings,
     references: &mut Vec<(String, String)>,
     flaws: &mut Flaws,
 ) -> Option<Action> {
     let mut template = |value: Option<&Value>, at: String, flaws: &mut Flaws| {
         let empty = Value::Object(Map::new());
+        if strings == Strings::Literal {
+            return Template::of_literal(value.unwrap_or(&empty).clone());
+        }
         let (template, mut found) = read_template(value.unwrap_or(&empty), at, flaws);
         references.append(&mut found);
         template

@@ -75,6 +75,7 @@ pub fn diagnose(state: &State) -> Diagnosis {
             })
         });
         blockers.extend(of_steps);
+        blockers.extend(of_limit(state));
         blockers.extend(of_planner(state));
     }
     Diagnosis {
@@ -200,6 +201,16 @@ fn of_step(state: &State, step: &Step) -> Option<Blocker> {
         Phase::Pending | Phase::Completed | Phase::Failed | Phase::Skipped | Phase::Cancelled => {
             return None;
         }
+    })
+}
+
+/// A run that has used up what it may use.
+fn of_limit(state: &State) -> Option<Blocker> {
+    let reached = state.reached.as_ref().filter(|_| !state.status.is_end())?;
+    Some(Blocker {
+        since: Some(reached.at),
+        release: Some(format!("POST /v1/runs/{}/limits", state.run_id())),
+        ..Blocker::new("limit", format!("{}: {}", reached.limit, reached.message))
     })
 }
 

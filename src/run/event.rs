@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::json::{self, Json, Value, Violation};
 use crate::words::{ApprovalId, DeadLetterId, RunId, Timestamp};
@@ -125,12 +125,66 @@ pub enum Event {
     #[serde(rename = "tool.outcome_unknown")]
     ToolOutcomeUnknown { attempt: u32, error: StepError },
 
-    /// An external planner is done; the run ends with this output.
+    /// The planner is to be asked for the next intents: one round, one step. `after_seq` is the last
+    /// entry that it is told of.
+    #[serde(rename = "plan.requested")]
+    PlanRequested {
+        round: u32,
+        after_seq: u64,
+        /// The conversation has grown long: these rounds are to be summed up, and nothing decided.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        summarises: Option<Rounds>,
+    },
+    /// A worker holds the round until `lease_until`.
+    #[serde(rename = "plan.claimed")]
+    PlanClaimed {
+        attempt: u32,
+        token: u64,
+        lease_until: Timestamp,
+    },
+    #[serde(rename = "plan.lease_extended")]
+    PlanLeaseExtended { token: u64, lease_until: Timestamp },
+    #[serde(rename = "plan.lease_expired")]
+    PlanLeaseExpired {
+        attempt: u32,
+        token: u64,
+        losses: u32,
+    },
+    /// No model gave an answer, and all will be asked again at `retry_at`.
+    #[serde(rename = "plan.retry_scheduled")]
+    PlanRetryScheduled {
+        attempt: u32,
+        error: StepError,
+        wait_ms: i64,
+        retry_at: Timestamp,
+        wait_source: WaitSource,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tries: Vec<Try>,
+    },
+    /// The planner has spoken: of a round with its intents, or of an external planner that is done.
     #[serde(rename = "plan.completed")]
-    PlanCompleted { output: Json },
-    /// An external planner gave up.
+    PlanCompleted(Box<PlanCompleted>),
+    /// A round that came to nothing, or an external planner that gave up.
     #[serde(rename = "plan.failed")]
-    PlanFailed { message: String },
+    PlanFailed(Box<PlanFailed>),
+
+    /// The run stands still at one of its limits until that is raised.
+    #[serde(rename = "limit.reached")]
+    LimitReached {
+        limit: String,
+        value: u64,
+        used: u64,
+        message: String,
+    },
+    #[serde(rename = "limit.raised")]
+    LimitRaised {
+        /// As the request gave them.
+        limits: Json,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        comment: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<RequestRef>,
+    },
 
     /// Something is awaited, until `until` where that is bounded.
     #[serde(rename = "wait.started")]
@@ -212,6 +266,9 @@ pub enum Event {
         /// `name` or `name@version`.
         agent: String,
         input: Json,
+        /// Of the tokens that this run has left, those that the child may use.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tokens: Option<u64>,
     },
     #[serde(rename = "child.started")]
     ChildStarted {
@@ -226,6 +283,9 @@ pub enum Event {
         output: Json,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<RunError>,
+        /// What it and its own children used.
+        #[serde(default, skip_serializing_if = "is_zero_tokens")]
+        tokens: u64,
     },
 
     /// What a plan told the world; its subscribers hear of it from the log.
@@ -278,6 +338,106 @@ pub struct RunCreated {
     pub origin: Option<String>,
 }
 
+/// What a planner said. Of a round: who was asked, the answer as it came, and what is made of it. Of
+/// an external planner that is done: its output alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlanCompleted {
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempt: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tries: Vec<Try>,
+    /// The answer as the provider or the service gave it.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub answer: Option<Json>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// In the planner's order. Those with an intent become steps, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<PlannedCall>,
+    /// What is wrong with the answer as a whole: the planner is told, and asked again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flaw: Option<String>,
+    /// The run is to end with this.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub output: Option<Json>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlanFailed {
+    pub message: String,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<StepError>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tries: Vec<Try>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub answer: Option<Json>,
+}
+
+/// Rounds, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rounds {
+    pub from_round: u32,
+    pub to_round: u32,
+}
+
+/// One call of a round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlannedCall {
+    /// Unique in the run: the planner's own label where that is, else one made from its place.
+    pub id: String,
+    /// As the planner named it, within bounds.
+    pub name: String,
+    /// What the planner is shown again: always an object.
+    pub arguments: Json,
+    /// The step that it becomes, as in a plan, but without expressions. Of a tool without its
+    /// arguments, which are those above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent: Option<Json>,
+    /// Why it is not carried out. With an intent: why a person must settle it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<StepError>,
+}
+
+/// One model that was asked in a round, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Try {
+    /// Of the model as the agent names it; `http` for a service.
+    pub provider: String,
+    /// The model's name, or the service's URL as it is defined.
+    pub model: String,
+    /// `answered`, or why it was left.
+    pub outcome: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status_code: Option<u16>,
+    /// The provider's own code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    pub latency_ms: i64,
+    #[serde(default, skip_serializing_if = "is_zero_tokens")]
+    pub input_tokens: u64,
+    #[serde(default, skip_serializing_if = "is_zero_tokens")]
+    pub output_tokens: u64,
+    /// The provider did not count: the tokens are a guess from the bytes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
+}
+
 /// The step that a run is the child of, and what it inherits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parent {
@@ -292,6 +452,9 @@ pub struct Parent {
     /// When the parent must have ended, and this run with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
+    /// What the parent has set aside for this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -402,6 +565,8 @@ pub enum DeadLetterReason {
     FanOutLimit,
     Undeliverable,
     ChildFailed,
+    /// A model, or its provider, would not answer.
+    ModelFailed,
 }
 
 /// How a person settled a dead letter.
@@ -448,6 +613,7 @@ impl DeadLetterReason {
             Self::FanOutLimit => "fan_out_limit",
             Self::Undeliverable => "undeliverable",
             Self::ChildFailed => "child_failed",
+            Self::ModelFailed => "model_failed",
         }
     }
 }
@@ -505,6 +671,8 @@ impl Event {
                 | Self::RunPaused { .. }
                 | Self::RunResumed { .. }
                 | Self::RunRetried { .. }
+                | Self::LimitReached { .. }
+                | Self::LimitRaised { .. }
                 | Self::ApprovalRequested { .. }
                 | Self::ApprovalDecided { .. }
                 | Self::ApprovalExpired { .. }
@@ -539,4 +707,13 @@ pub struct EventError(pub String);
 
 fn is_zero(n: &u32) -> bool {
     *n == 0
+}
+
+fn is_zero_tokens(n: &u64) -> bool {
+    *n == 0
+}
+
+/// A null that is written is a value, not an absence.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
 }

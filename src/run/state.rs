@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::agent::{Agent, Planner};
+use crate::agent::{Agent, Limits, Planner};
 use crate::json::{Json, Value};
 use crate::plan::{self, OnFailure, OnReject, Plan};
 use crate::tool::Tool;
@@ -12,6 +12,7 @@ use super::approval::{Approval, GuardedCall};
 use super::event::{Parent, PinnedTool, RequestRef, RunCreated, RunError, StepError};
 use super::log::{Corrupt, Identity, ZERO_HASH};
 use super::mailbox::Mailbox;
+use super::round::{Reached, Round, Summary, Tokens};
 use super::step::{DeadLetter, Phase, Pinned, Step};
 
 /// The reason of a step that a person did not allow.
@@ -40,8 +41,18 @@ pub struct State {
     pub cancelling: bool,
     pub output: Json,
     pub error: Option<RunError>,
-    /// What an external planner said last, if it is done.
+    /// What the planner said last, if it is done.
     pub planner_end: Option<PlannerEnd>,
+    /// The agent's limits, and what was raised of them since.
+    pub limits: Limits,
+    /// The limit at which the run stands still.
+    pub reached: Option<Reached>,
+    /// The rounds of the planner that are answered.
+    pub rounds: Vec<Round>,
+    /// What stands for those of them whose content was let go.
+    pub summary: Option<Summary>,
+    pub tokens: Tokens,
+    pub model_calls: u64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub ended_at: Option<Timestamp>,
@@ -120,8 +131,11 @@ impl State {
                 .iter()
                 .map(|step| Step::new(step.id.clone(), step.action.kind(), step.action.name()))
                 .collect(),
-            Planner::External => Vec::new(),
+            Planner::Model(_) | Planner::Http(_) | Planner::External => Vec::new(),
         };
+        let mut limits = agent.limits;
+        let granted = created.parent.as_ref().and_then(|parent| parent.tokens);
+        limits.max_tokens = limits.max_tokens.into_iter().chain(granted).min();
         Ok(Self {
             identity,
             created,
@@ -141,6 +155,12 @@ impl State {
             output: Json::null(),
             error: None,
             planner_end: None,
+            limits,
+            reached: None,
+            rounds: Vec::new(),
+            summary: None,
+            tokens: Tokens::default(),
+            model_calls: 0,
             created_at: at,
             updated_at: at,
             ended_at: None,
@@ -172,9 +192,12 @@ impl State {
         self.agent.plan()
     }
 
-    /// The step as the plan has it.
+    /// The step as the plan has it, or as the planner wanted it.
     pub fn planned(&self, index: u32) -> Option<&plan::Step> {
-        self.plan()?.steps.get(index as usize)
+        match self.plan() {
+            Some(plan) => plan.steps.get(index as usize),
+            None => self.step(index)?.intent.as_deref(),
+        }
     }
 
     pub fn step(&self, index: u32) -> Option<&Step> {
@@ -213,7 +236,7 @@ impl State {
 
     /// When the run must have ended: its own deadline or its parent's, whichever is sooner.
     pub fn deadline(&self) -> Option<Timestamp> {
-        let own = self.agent.limits.deadline_ms;
+        let own = self.limits.deadline_ms;
         let own = own.map(|ms| self.retried_at.unwrap_or(self.created_at).plus_ms(ms));
         let inherited = self.parent().and_then(|parent| parent.deadline);
         own.into_iter().chain(inherited).min()
@@ -225,7 +248,7 @@ impl State {
 
     /// Levels of child runs that may be below this one.
     pub fn depth_left(&self) -> u32 {
-        let own = self.agent.limits.max_depth;
+        let own = self.limits.max_depth;
         self.parent()
             .map_or(own, |parent| own.min(parent.depth_left))
     }
@@ -254,10 +277,13 @@ impl State {
             let (Phase::Failed, Some(error)) = (&step.phase, &step.error) else {
                 return None;
             };
-            let goes_on = self.planned(index).is_some_and(|planned| {
-                planned.on_failure == OnFailure::Continue
-                    || error.reason == REJECTED && planned.on_reject == OnReject::Continue
-            });
+            // What a planner wanted and did not get is news for the planner.
+            let of_planner = self.agent.mind().is_some() && step.ask.is_none();
+            let goes_on = of_planner
+                || self.planned(index).is_some_and(|planned| {
+                    planned.on_failure == OnFailure::Continue
+                        || error.reason == REJECTED && planned.on_reject == OnReject::Continue
+                });
             (!goes_on).then_some((index, step, error))
         })
     }

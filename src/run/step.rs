@@ -3,11 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::json::{self, Json, Violation};
+use crate::plan;
 use crate::tool::Tool;
 use crate::words::{ApprovalId, DeadLetterId, RunId, Timestamp, sha256_hex};
 
 use super::approval::GuardedCall;
-use super::event::{ChildStatus, DeadLetterReason, Purpose, Settlement, StepError};
+use super::event::{ChildStatus, DeadLetterReason, Purpose, Rounds, Settlement, StepError};
 
 /// A step and where it is in its life.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,12 @@ pub struct Step {
     pub phase: Phase,
     /// The recorded intent. A step whose arguments could not be made has none.
     pub request: Option<Request>,
+    /// Of a round: what is asked of the planner.
+    pub ask: Option<Ask>,
+    /// Of what a planner wanted: the action, which no plan holds.
+    pub intent: Option<Box<plan::Step>>,
+    /// Of what a planner wanted and could not be carried out as it is: why.
+    pub flaw: Option<StepError>,
     /// What the next claim of this step is for.
     pub purpose: Purpose,
     /// The attempt under way or last made, from 1; 0 before the first.
@@ -28,6 +35,8 @@ pub struct Step {
     /// Workers lost since the last attempt that came back.
     pub losses: u32,
     pub previous_wait_ms: Option<i64>,
+    /// Rounds of this step in which no model could be asked: no attempts.
+    pub rests: u32,
     /// Verify requests made since the outcome became unknown.
     pub verifications: u32,
     /// A call was made and nobody knows yet what came of it.
@@ -51,6 +60,10 @@ pub struct Child {
     /// `name` or `name@version`.
     pub agent: String,
     pub input: Json,
+    /// Of its parent's tokens, those that it may use.
+    pub tokens: Option<u64>,
+    /// Those that it is known to have used.
+    pub tokens_used: u64,
     pub requested_at: Timestamp,
     /// Whether it is known to exist.
     pub started: bool,
@@ -135,6 +148,22 @@ impl Request {
     }
 }
 
+/// A round that a planner is to be asked for: what its envelope carries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// From 1.
+    pub round: u32,
+    /// The last entry of the log that the planner is told of.
+    pub after_seq: u64,
+    /// These rounds are to be summed up, and nothing decided.
+    pub summarises: Option<Rounds>,
+    /// 64 hex digits.
+    pub idempotency_key: String,
+    pub at: Timestamp,
+    /// The log entry that recorded it.
+    pub seq: u64,
+}
+
 /// One line of a dead letter's history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
@@ -185,11 +214,15 @@ impl Step {
             name,
             phase: Phase::Pending,
             request: None,
+            ask: None,
+            intent: None,
+            flaw: None,
             purpose: Purpose::Call,
             attempt: 0,
             attempts_before: 0,
             losses: 0,
             previous_wait_ms: None,
+            rests: 0,
             verifications: 0,
             in_doubt: false,
             called_back: Vec::new(),
@@ -200,6 +233,13 @@ impl Step {
             result: Json::null(),
             error: None,
         }
+    }
+
+    /// The key of the envelope that a worker is sent.
+    pub fn idempotency_key(&self) -> Option<&str> {
+        let of_ask = self.ask.as_ref().map(|ask| ask.idempotency_key.as_str());
+        let of_request = self.request.as_ref();
+        of_ask.or(of_request.map(|request| request.idempotency_key.as_str()))
     }
 
     /// Whether the steps that need this one may go on.

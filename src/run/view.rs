@@ -66,7 +66,11 @@ struct StepView<'a> {
 #[derive(Debug, Serialize)]
 struct WaitingFor<'a> {
     kind: &'static str,
-    step_index: u32,
+    /// None: the run as a whole waits.
+    step_index: Option<u32>,
+    /// The limit at which the run stands still.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     approval_id: Option<&'a ApprovalId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -163,6 +167,7 @@ pub fn run(state: &State) -> RunView<'_> {
         waiting_for: state
             .steps_indexed()
             .filter_map(|(i, step)| waiting_for(i, step))
+            .chain(waiting_for_limit(state))
             .collect(),
         mailbox: state
             .mailbox
@@ -186,9 +191,9 @@ pub fn run(state: &State) -> RunView<'_> {
                 .max(0),
             waiting_ms,
             tool_calls: state.tool_calls,
-            model_calls: 0,
-            input_tokens: 0,
-            output_tokens: 0,
+            model_calls: state.model_calls,
+            input_tokens: state.tokens.input,
+            output_tokens: state.tokens.output,
         },
     }
 }
@@ -222,10 +227,7 @@ fn step_view(step_index: u32, step: &Step) -> StepView<'_> {
         name: step.name.as_deref(),
         status: step.status(),
         attempts: step.attempt,
-        idempotency_key: step
-            .request
-            .as_ref()
-            .map(|request| request.idempotency_key.as_str()),
+        idempotency_key: step.idempotency_key(),
         result: Some(&step.result),
         result_omitted: false,
         error: step.error.as_ref(),
@@ -236,7 +238,8 @@ fn step_view(step_index: u32, step: &Step) -> StepView<'_> {
 fn waiting_for(step_index: u32, step: &Step) -> Option<WaitingFor<'_>> {
     let awaited = |kind, until| WaitingFor {
         kind,
-        step_index,
+        step_index: Some(step_index),
+        limit: None,
         approval_id: None,
         dead_letter_id: None,
         run_id: None,
@@ -264,6 +267,20 @@ fn waiting_for(step_index: u32, step: &Step) -> Option<WaitingFor<'_>> {
             ..awaited("dead_letter", None)
         },
         _ => return None,
+    })
+}
+
+fn waiting_for_limit(state: &State) -> Option<WaitingFor<'_>> {
+    let reached = state.reached.as_ref().filter(|_| !state.status.is_end())?;
+    Some(WaitingFor {
+        kind: "limit",
+        step_index: None,
+        limit: Some(&reached.limit),
+        approval_id: None,
+        dead_letter_id: None,
+        run_id: None,
+        names: &[],
+        until: None,
     })
 }
 

@@ -24,6 +24,8 @@
 //! | `FinishRequest` | 1 |
 //! | `StaleRuns` | 0 or 1, and at most 200 expired keys |
 //! | `ReopenRun`, `ForgetRun` | 1 |
+//! | `ModelFailed`, `ModelAnswered` | 1; the first makes the table |
+//! | `ModelHealth` | 0; of a model that is tried again after a rest 1 |
 //! | every other | 0 |
 
 mod approvals;
@@ -31,6 +33,7 @@ mod dead_letters;
 mod definitions;
 mod directory;
 mod keys;
+mod models;
 mod page;
 mod requests;
 mod runs;
@@ -153,6 +156,13 @@ pub fn handle(sql: &impl Sql, call: TenantCall) -> Result<TenantAnswer, Fault> {
             status,
             body,
         } => requests::finish(sql, &request, status, &body),
+        TenantCall::ModelHealth { models, now } => models::health(sql, &models, now),
+        TenantCall::ModelAnswered { model } => models::answered(sql, &model),
+        TenantCall::ModelFailed {
+            model,
+            retry_after_ms,
+            now,
+        } => models::failed(sql, &model, retry_after_ms, now),
         TenantCall::ListTenants { after, limit } => directory::list(sql, after.as_ref(), limit),
         TenantCall::AddTenant { tenant_id, now } => directory::add(sql, &tenant_id, now),
     }

@@ -107,6 +107,13 @@ pub const TREES: &str = "CREATE TABLE IF NOT EXISTS trees (
         started INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID";
 
+/// The models that failed last, and until when they rest.
+pub const MODELS: &str = "CREATE TABLE IF NOT EXISTS models (
+        model TEXT NOT NULL PRIMARY KEY,
+        failures INTEGER NOT NULL,
+        rests_until INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID";
+
 /// Makes a table that tenants of an earlier release do not have.
 pub fn ensure(sql: &impl Sql, table: &str) -> Result<(), Fault> {
     sql.exec(table, &[]).map(drop)

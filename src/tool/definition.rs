@@ -136,7 +136,8 @@ fn read_http(fields: &Fields<'_>, method: Method, flaws: &mut Flaws) -> Option<H
     HttpTarget::read(&http, method, flaws)
 }
 
-fn read_retry(fields: &Fields<'_>, flaws: &mut Flaws) -> RetryPolicy {
+/// Reads the member `retry` of a definition.
+pub fn read_retry(fields: &Fields<'_>, flaws: &mut Flaws) -> RetryPolicy {
     let mut policy = RetryPolicy::default();
     let Some(retry) = fields.object("retry", flaws) else {
         return policy;

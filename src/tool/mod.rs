@@ -14,11 +14,11 @@ mod request;
 mod secrets;
 mod target;
 
-pub use definition::{Effect, Tool};
+pub use definition::{Effect, Tool, read_retry};
 pub use outcome::{
     Answer, Outcome, RejectReason, Reply, Sent, Transport, TransportKind, Verified,
     callback_honoured, classify, may_repeat, verified,
 };
-pub use request::{Call, OutboundRequest, RequestError, Secrets};
-pub use secrets::is_secret_name;
-pub use target::{HttpTarget, Method};
+pub use request::{Call, OutboundRequest, RequestError, Secrets, Signing};
+pub use secrets::{is_plain_text, is_secret_name};
+pub use target::{HttpTarget, Method, check_header as check_header_template};

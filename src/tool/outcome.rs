@@ -52,6 +52,8 @@ pub struct Reply {
     pub retry_after: Option<String>,
     /// The header's text.
     pub content_type: Option<String>,
+    /// What else the answer said about trying again, such as `x-should-retry`: names in lower case.
+    pub hints: Vec<(String, String)>,
     /// As [`callback_honoured`] read it.
     pub callback_honoured: bool,
     /// Whole; what was too large to read is [`TransportKind::TooLarge`].

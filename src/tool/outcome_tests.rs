@@ -9,6 +9,7 @@ const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
 
 fn reply(status: u16, body: &str) -> Reply {
     Reply {
+        hints: Vec::new(),
         status,
         retry_after: None,
         content_type: Some("application/json".to_owned()),

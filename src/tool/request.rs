@@ -50,10 +50,17 @@ pub enum RequestError {
     MissingSecret { name: String },
     #[error("the secret {name} holds what a header cannot carry")]
     UnusableSecret { name: String },
-    #[error("with its secrets filled in the tool's URL is unusable: {message}")]
+    #[error("with its secrets filled in the URL is unusable: {message}")]
     BadUrl { message: String },
     #[error("the arguments cannot be sent as a query")]
     Arguments { violations: Vec<Violation> },
+}
+
+/// How a request is signed: with a secret, which may be `{{ secrets.NAME }}`, by headers made of it.
+#[derive(Clone, Copy)]
+pub struct Signing<'s> {
+    pub secret: &'s str,
+    pub sign: &'s dyn Fn(&str) -> Vec<(String, String)>,
 }
 
 /// How secrets are looked up: None where there is none of that name.
@@ -93,6 +100,58 @@ impl Tool {
 }
 
 impl OutboundRequest {
+    /// A POST of JSON that is no tool's: to a model's provider, or to a planner. `headers` may hold
+    /// `{{ secrets.NAME }}`, and those of `target` come on top. The headers
+    /// that sign it are sent as they are.
+    ///
+    /// # Errors
+    /// A secret that is missing or unusable.
+    pub fn post(
+        target: &HttpTarget,
+        headers: &[(&str, String)],
+        signing: Option<Signing<'_>>,
+        body: String,
+        timeout_ms: i64,
+        secrets: &Secrets<'_>,
+    ) -> Result<Self, RequestError> {
+        let mut filler = Filler {
+            secrets,
+            masks: Vec::new(),
+        };
+        let url = filler.url(&target.url)?;
+        check_url(&url).map_err(|message| RequestError::BadUrl { message })?;
+        let own = headers.iter().map(|(name, value)| (*name, value.as_str()));
+        let given = target.headers.iter();
+        let given = given.map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut headers: Vec<(String, String)> = [
+            ("content-type", "application/json"),
+            ("accept", "application/json"),
+            (
+                "user-agent",
+                concat!("Dormouse/", env!("CARGO_PKG_VERSION")),
+            ),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        for (name, value) in own.chain(given) {
+            let value = filler.header(value)?;
+            headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+            headers.push((name.to_owned(), value));
+        }
+        if let Some(signing) = signing {
+            headers.extend((signing.sign)(&filler.header(signing.secret)?));
+        }
+        Ok(Self {
+            method: Method::Post,
+            url,
+            loggable_url: target.url.clone(),
+            headers,
+            body: Some(body),
+            timeout_ms,
+            masks: filler.masks(),
+        })
+    }
+
     /// A text from outside, such as an error that quotes the request, with the secrets that were sent
     /// replaced by their names; also the one that a cut (`…`) left half.
     #[must_use]

@@ -38,6 +38,12 @@ pub(super) fn pieces(text: &str) -> Result<Vec<Piece<'_>>, String> {
     Ok(found)
 }
 
+/// Whether a text names no secret: it is what it says.
+#[must_use]
+pub fn is_plain_text(text: &str) -> bool {
+    !text.contains(OPEN)
+}
+
 /// Whether a secret can have this name: `[A-Za-z0-9_][A-Za-z0-9._-]{0,127}`.
 #[must_use]
 pub fn is_secret_name(text: &str) -> bool {

@@ -60,6 +60,19 @@ const RESERVED_HEADERS: [&str; 11] = [
 const RESERVED_PREFIX: &str = "dormouse-";
 
 impl HttpTarget {
+    /// A target whose headers were checked before.
+    ///
+    /// # Errors
+    /// Why the URL cannot be used.
+    pub fn of(method: Method, url: &str, headers: &[(String, String)]) -> Result<Self, String> {
+        check_url_template(url)?;
+        Ok(Self {
+            method,
+            url: url.to_owned(),
+            headers: headers.to_vec(),
+        })
+    }
+
     /// Reads `{ "method", "url", "headers" }`. None, and a flaw, where there is no usable URL.
     pub(super) fn read(fields: &Fields<'_>, method: Method, flaws: &mut Flaws) -> Option<Self> {
         fields.refuse_unknown(&["method", "url", "headers"], flaws);
@@ -121,7 +134,11 @@ impl HttpTarget {
     }
 }
 
-fn check_header(name: &str, value: &str) -> Result<(), String> {
+/// Whether a definition may set this header to this value, in which `{{ secrets.NAME }}` may stand.
+///
+/// # Errors
+/// Why it may not.
+pub fn check_header(name: &str, value: &str) -> Result<(), String> {
     if name.is_empty() || !name.bytes().all(is_token) {
         return Err(format!(
             "{:?} cannot be the name of a header",

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::scenario::{play, straight};
+use crate::support::scenario::{of_agent, play, straight};
 use crate::support::world::{Planned, PlannedFault, Weather};
 
 fn scenarios() -> Vec<(&'static str, Value)> {
@@ -75,6 +75,20 @@ fn scenarios() -> Vec<(&'static str, Value)> {
             "dead letter",
             json!({ "steps": [{ "id": "a", "tool": "reject", "arguments": {} }] }),
         ),
+        // Two tools at once, then the answer.
+        ("a model's two calls", of_agent("two")),
+        // Malformed, told so, mended.
+        ("a model mends", of_agent("mend")),
+        // Malformed until a person is asked, who does nothing.
+        ("a model does not mend", of_agent("broken")),
+        // At its limit, which is raised.
+        ("a model at its limit", of_agent("limit")),
+        // A tool that wants leave, and a question to a person.
+        ("a model asks", of_agent("approve")),
+        // Told to come again.
+        ("a busy model", of_agent("busy")),
+        // A child run beside a sleep.
+        ("a model's child", of_agent("start")),
     ]
 }
 

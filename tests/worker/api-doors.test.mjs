@@ -98,7 +98,7 @@ test("a role may do what the roles below it may, and no more", async () => {
   // What it is to look, to operate and to develop, as the API's documents tell it.
   const least = ({ method, path }) => {
     if (method === "GET") return "reader";
-    if (/\/(cancel|pause|resume|retry|redeliver|resolve|discard|links)$/.test(path)) return "operator";
+    if (/\/(cancel|pause|resume|retry|limits|redeliver|resolve|discard|links)$/.test(path)) return "operator";
     if (/\/signals\/|^\/v1\/approvals\//.test(path)) return "operator";
     return path.startsWith("/v1/secrets") ? undefined : "developer";
   };
@@ -155,7 +155,7 @@ test("what is another tenant's is as what is missing, on every route and kind of
     const ids = variable === "name" ? names : known[variable];
     assert.ok(ids, `there is no case for {${variable}} of ${method} ${path}`);
     const decides = method === "POST" && path.endsWith("/{approval_id}");
-    const body = path.endsWith("/resolve") ? { result: 1 } : decides ? { decision: "approved" } : method === "POST" ? {} : undefined;
+    const body = path.endsWith("/resolve") ? { result: 1 } : path.endsWith("/limits") ? { max_steps: 1_000 } : decides ? { decision: "approved" } : method === "POST" ? {} : undefined;
     const ask = (id) => theirs.call(method, path.replace(`{${variable}}`, id).replace("{name}", "go"), { body });
     const nothing = await ask(missing[variable]);
     assert.equal(nothing.status, 404, `${method} ${path}`);

@@ -108,6 +108,16 @@ const CASES = {
       ],
     ]),
   ),
+  "POST /v1/runs/{run_id}/limits": [
+    [200, 422, 409],
+    async () => {
+      const { run_id } = await world.dev.startRun({ plan: SLEEP });
+      const path = `/v1/runs/${run_id}/limits`;
+      const answers = [await world.dev.post(path, { max_steps: 1_000 }), await world.dev.post(path, { max_steps: 999 })];
+      await world.dev.post(`/v1/runs/${run_id}/cancel`);
+      return [...answers, await world.dev.post(path, { max_steps: 1_001 })];
+    },
+  ],
   "POST /v1/runs/{run_id}/retry": [
     [409, 200],
     async () => {

@@ -138,6 +138,7 @@ async function withRealExamples(document) {
     name(`/v1/dead-letters/{dead_letter_id}/${settlement}`, items[0].dead_letter_id);
   }
   name("/v1/runs/{run_id}/cancel", await start());
+  name("/v1/runs/{run_id}/limits", await start());
   const timedOut = { steps: [{ id: "a", wait_for: "go", timeout: "PT0S" }] };
   name("/v1/runs/{run_id}/retry", (await call("POST", "/v1/runs", { plan: timedOut })).run_id);
   const asked = async () => {

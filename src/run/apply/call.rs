@@ -1,9 +1,11 @@
 //! A step's intent, and how a call of its tool goes, from its claim to its outcome.
 
+use crate::agent::Planner;
 use crate::run::event::{Event, Purpose};
 use crate::run::log::{Corrupt, Recorded};
 use crate::run::state::State;
 use crate::run::step::{Lease, Phase, Request, Step};
+use crate::words::Timestamp;
 
 use super::Entry;
 
@@ -17,7 +19,8 @@ impl State {
             return Ok(());
         };
         let idempotency_key = recorded.idempotency_key(&self.identity.run_id);
-        if self.agent.plan().is_none() && entry.step == Some(self.steps.len() as u32) {
+        let external = matches!(self.agent.planner, Planner::External);
+        if external && entry.step == Some(self.steps.len() as u32) {
             let id = format!("step-{}", self.steps.len());
             self.steps.push(Step::new(id, "tool", Some(tool.clone())));
         }
@@ -35,6 +38,47 @@ impl State {
         Ok(())
     }
 
+    /// A worker holds the step.
+    pub(super) fn hold(
+        &mut self,
+        entry: &Entry,
+        token: u64,
+        until: Timestamp,
+        purpose: Purpose,
+    ) -> Result<(), Corrupt> {
+        self.token = token;
+        let lease = Lease {
+            token,
+            granted_at: entry.at,
+            until,
+            purpose,
+        };
+        self.step_mut(entry)?.phase = Phase::Running { lease };
+        Ok(())
+    }
+
+    pub(super) fn hold_longer(
+        &mut self,
+        entry: &Entry,
+        token: u64,
+        until: Timestamp,
+    ) -> Result<(), Corrupt> {
+        match &mut self.step_mut(entry)?.phase {
+            Phase::Running { lease } if lease.token == token => lease.until = until,
+            _ => return Err(entry.corrupt("a lease is extended that nobody holds")),
+        }
+        Ok(())
+    }
+
+    pub(super) fn lose_holder(&mut self, entry: &Entry, losses: u32) -> Result<(), Corrupt> {
+        let at = entry.at;
+        let step = self.step_mut(entry)?;
+        step.losses = losses;
+        step.phase = Phase::Ready { since: at };
+        step.note(at, "worker_lost", None, None);
+        Ok(())
+    }
+
     /// How a call of a tool goes, from its claim to its outcome.
     pub(super) fn apply_call(&mut self, entry: &Entry, event: &Event) -> Result<(), Corrupt> {
         let at = entry.at;
@@ -46,7 +90,6 @@ impl State {
                 purpose,
                 ..
             } => {
-                self.token = *token;
                 if *purpose == Purpose::Call {
                     self.tool_calls = self.tool_calls.saturating_add(1);
                 }
@@ -58,26 +101,12 @@ impl State {
                     }
                     Purpose::Verify => step.verifications = step.verifications.saturating_add(1),
                 }
-                let lease = Lease {
-                    token: *token,
-                    granted_at: at,
-                    until: *lease_until,
-                    purpose: *purpose,
-                };
-                step.phase = Phase::Running { lease };
+                self.hold(entry, *token, *lease_until, *purpose)?;
             }
             Event::ToolLeaseExtended { token, lease_until } => {
-                match &mut self.step_mut(entry)?.phase {
-                    Phase::Running { lease } if lease.token == *token => lease.until = *lease_until,
-                    _ => return Err(entry.corrupt("a lease is extended that nobody holds")),
-                }
+                self.hold_longer(entry, *token, *lease_until)?;
             }
-            Event::ToolLeaseExpired { losses, .. } => {
-                let step = self.step_mut(entry)?;
-                step.losses = *losses;
-                step.phase = Phase::Ready { since: at };
-                step.note(at, "worker_lost", None, None);
-            }
+            Event::ToolLeaseExpired { losses, .. } => self.lose_holder(entry, *losses)?,
             Event::ToolCompleted {
                 result,
                 status_code,
@@ -110,6 +139,7 @@ impl State {
             Event::ToolFailed { error, .. } => {
                 let planned = self.agent.plan().is_some();
                 let step = self.step_mut(entry)?;
+                let planned = planned || step.flaw.is_some();
                 let called = step.lease().is_some();
                 if called || matches!(step.phase, Phase::AwaitingCallback { .. }) {
                     step.note(at, "failed", error.status_code, Some(&error.message));

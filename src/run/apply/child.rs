@@ -17,12 +17,15 @@ impl State {
                 run_id,
                 agent,
                 input,
+                tokens,
             } => {
                 let replaced = step.unfinished_child(entry.at);
                 step.child = Some(Child {
                     run_id: run_id.clone(),
                     agent: agent.clone(),
                     input: input.clone(),
+                    tokens: *tokens,
+                    tokens_used: 0,
                     requested_at: entry.at,
                     started: false,
                     ended: None,
@@ -39,14 +42,19 @@ impl State {
                 run_id,
                 status,
                 output,
+                tokens,
                 ..
             } => {
                 let child = step.child_mut(run_id).ok_or_else(stranger)?;
                 child.ended = Some(*status);
+                // One that was retried by hand reports its end again, and all that it has used.
+                let more = tokens.saturating_sub(child.tokens_used);
+                child.tokens_used = *tokens;
                 let awaited = step.phase == Phase::AwaitingChild;
                 if awaited && *status == ChildStatus::Completed {
                     step.finish(Phase::Completed, output.clone());
                 }
+                self.tokens.children = self.tokens.children.saturating_add(more);
             }
             _ => {}
         }

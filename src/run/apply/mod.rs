@@ -8,6 +8,7 @@ mod approval;
 mod call;
 mod child;
 mod repair;
+mod round;
 mod wait;
 
 use crate::json::Json;
@@ -17,7 +18,8 @@ use super::approval::Verdict;
 use super::event::{ChildStatus, Event, Purpose, RequestRef};
 use super::log::{Corrupt, Recorded};
 use super::mailbox::Signal;
-use super::state::{PlannerEnd, State, Status};
+use super::round::Reached;
+use super::state::{State, Status};
 use super::step::{Attempt, Child, DeadLetter, Phase, Step};
 
 /// Lines of a step's history that are kept for its dead letter.
@@ -87,13 +89,22 @@ impl State {
                 self.remember(entry, request.as_ref());
                 self.reopen(entry)?;
             }
-            Event::PlanCompleted { output } => {
-                let output = output.clone();
-                self.planner_end = Some(PlannerEnd::Completed { output });
+            Event::LimitReached { limit, message, .. } => {
+                // How long the run stands here says nothing of how quickly its rounds follow.
+                if let Some(last) = self.rounds.last_mut() {
+                    last.followed_at.get_or_insert(at);
+                }
+                self.reached = Some(Reached {
+                    limit: limit.clone(),
+                    message: message.clone(),
+                    at,
+                });
             }
-            Event::PlanFailed { message } => {
-                let message = message.clone();
-                self.planner_end = Some(PlannerEnd::Failed { message });
+            Event::LimitRaised {
+                limits, request, ..
+            } => {
+                self.remember(entry, request.as_ref());
+                self.raise(entry, limits)?;
             }
             Event::StepSkipped { .. } => {
                 self.step_mut(entry)?.finish(Phase::Skipped, Json::null());
@@ -176,6 +187,13 @@ impl State {
                 step.note(at, &outcome, None, None);
             }
             Event::ToolRequested { .. } => self.request_tool(entry, recorded)?,
+            Event::PlanRequested { .. } => self.request_round(entry, recorded)?,
+            Event::PlanClaimed { .. }
+            | Event::PlanLeaseExtended { .. }
+            | Event::PlanLeaseExpired { .. }
+            | Event::PlanRetryScheduled { .. }
+            | Event::PlanCompleted(_)
+            | Event::PlanFailed(_) => self.apply_round(entry, &recorded.event)?,
             _ => self.apply_call(entry, &recorded.event)?,
         }
         Ok(())
@@ -286,7 +304,7 @@ impl Step {
 
     /// Where a step goes on that is to be done again: with its intent, if that can be acted on.
     fn phase_to_do(&self, at: Timestamp) -> Phase {
-        if self.request.is_some() && !self.unfilled {
+        if self.ask.is_some() || self.request.is_some() && !self.unfilled {
             Phase::Ready { since: at }
         } else {
             Phase::Pending

@@ -2,7 +2,7 @@
 
 use crate::run::event::{Settlement, StepError};
 use crate::run::log::Corrupt;
-use crate::run::state::{State, Status, pin};
+use crate::run::state::{PlannerEnd, State, Status, pin};
 use crate::run::step::{Phase, Settled};
 use crate::words::DeadLetterId;
 
@@ -92,6 +92,11 @@ impl State {
             Settlement::Resolved { result } => {
                 step.note(at, "resolved", None, None);
                 step.finish(Phase::Completed, result.clone());
+                if step.ask.is_some() {
+                    // A person has said what the planner could not.
+                    let output = result.clone();
+                    self.planner_end = Some(PlannerEnd::Completed { output });
+                }
             }
             Settlement::Discarded { comment } => {
                 step.error = Some(StepError {

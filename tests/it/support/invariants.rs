@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dormouse::json::{self, Value};
 use dormouse::outbox::{self, Sent};
 use dormouse::run::event::DeadLetterReason;
-use dormouse::run::{Phase, State, Status, fold, log, view};
+use dormouse::run::{Phase, State, Status, diagnosis, fold, log, view};
 use dormouse::words::{RunId, Timestamp, sha256_hex};
 
 use super::world::{Inner, Object};
@@ -21,6 +21,7 @@ pub fn after_turn(object: &Object, armed: Option<Timestamp>, thorough: bool) {
     }
     if let Some(state) = object.home.state() {
         every_run_owns_a_wake_source(state, armed);
+        limits_hold(state);
     }
 }
 
@@ -68,7 +69,7 @@ pub fn every_run_owns_a_wake_source(state: &State, armed: Option<Timestamp>) {
         )
     });
     assert!(
-        armed.is_some() || outside || paused,
+        armed.is_some() || outside || paused || state.reached.is_some(),
         "{run_id}: nothing will ever move it"
     );
 }
@@ -120,6 +121,12 @@ pub fn log_is_gapless_and_chained(object: &Object) {
         prev_hash = hash.as_str().unwrap().to_owned();
         dormouse::schema::validate("log-entry", entry).expect("an entry as its schema has it");
         let event_type = entry["event_type"].as_str().unwrap();
+        // The schemas of planners' logs may not have come yet.
+        let known =
+            dormouse::schema::embedded::event_types().any(|known| known == "plan.requested");
+        if !known && state.agent.mind().is_some() {
+            continue;
+        }
         dormouse::schema::validate_at(event_type, &entry["payload"], "/payload")
             .unwrap_or_else(|e| panic!("{event_type}: {}", json::sentence(&e)));
     }
@@ -175,6 +182,7 @@ pub fn no_run_is_lost(inner: &Inner) {
             Status::Waiting if waits_for_a_blocked_child(inner, &state) => {}
             other => panic!("{run_id} is {other:?} when nothing is left to happen"),
         }
+        the_diagnosis_is_true(&state);
         let acted = |key: &str| inner.sink.acted(key);
         for step in &state.steps {
             let key = step
@@ -335,7 +343,23 @@ pub fn dead_letters_are_true(inner: &Inner) {
         for letter in &state.dead_letters {
             let step = &state.steps[letter.step_index as usize];
             let tool = step.name.as_deref().unwrap_or_default();
+            let of_model = step.intent.is_some();
+            let mended_too_late = step.flaw.is_some()
+                && letter
+                    .message
+                    .starts_with("the model's output stayed invalid");
             let fits = match letter.reason {
+                DeadLetterReason::InvalidArguments | DeadLetterReason::UnknownTool if of_model => {
+                    mended_too_late
+                }
+                DeadLetterReason::OutcomeUnknown if of_model => {
+                    ["once", "once-verified"].contains(&tool)
+                }
+                DeadLetterReason::InvalidResult if step.kind == "plan" => true,
+                // What fails is news for the model, and no person's matter, but for a step that a
+                // person has taken over.
+                DeadLetterReason::Undeliverable if of_model => true,
+                _ if of_model => step.flaw.is_some(),
                 DeadLetterReason::RejectedByTool => ["reject", "later"].contains(&tool),
                 DeadLetterReason::InvalidResult => tool == "garbage",
                 DeadLetterReason::OutcomeUnknown => tool == "once",
@@ -343,6 +367,7 @@ pub fn dead_letters_are_true(inner: &Inner) {
                 DeadLetterReason::UnknownTool => tool == "missing",
                 DeadLetterReason::RetriesExhausted | DeadLetterReason::Undeliverable => true,
                 DeadLetterReason::ChildFailed => step.kind == "run",
+                DeadLetterReason::ModelFailed => step.kind == "plan",
                 DeadLetterReason::InvalidEnvelope | DeadLetterReason::FanOutLimit => false,
             };
             assert!(
@@ -371,5 +396,205 @@ pub fn index_tells_the_truth(inner: &Inner) {
     for (run_id, (_, status)) in &inner.index {
         let born = inner.state_on_disk(run_id).is_some();
         assert!(born, "{run_id} is listed as {status} and was never born");
+    }
+}
+
+/// What a run may use up it has not gone beyond.
+pub fn limits_hold(state: &State) {
+    if state.agent.mind().is_none() {
+        return;
+    }
+    let (run_id, limits) = (state.run_id(), &state.limits);
+    // What was called off before its turn was not begun.
+    let begun = state.steps.iter().filter(|step| {
+        !matches!(
+            step.phase,
+            Phase::Pending | Phase::Cancelled | Phase::Skipped
+        )
+    });
+    let begun = begun.count();
+    assert!(
+        begun <= limits.max_steps as usize,
+        "{run_id}: {begun} steps of {}",
+        limits.max_steps
+    );
+    let asked = state.steps.iter().filter(|step| step.kind == "plan");
+    let asked = asked.count();
+    assert!(
+        limits.max_rounds.is_none_or(|most| asked <= most as usize),
+        "{run_id}: {asked} rounds of {:?}",
+        limits.max_rounds
+    );
+    // A step that a person has let go, or sent on its way again, goes at once.
+    let in_flight = state.steps.iter().filter(|step| {
+        let calls = matches!(step.kind, "tool" | "run");
+        let again = step.attempts_before > 0
+            || step.flaw.is_some()
+            || step.approved.is_some()
+            || step.history.iter().any(|line| line.outcome != "completed");
+        calls && !again && (step.is_active() || step.phase == Phase::AwaitingChild)
+    });
+    let in_flight = in_flight.count();
+    assert!(
+        in_flight <= limits.max_parallel as usize,
+        "{run_id}: {in_flight} calls at once of {}",
+        limits.max_parallel
+    );
+    let tokens = &state.tokens;
+    let before = (tokens.input + tokens.output).saturating_sub(tokens.last);
+    // A person may have the model asked again, whatever that costs.
+    let again = state
+        .steps
+        .iter()
+        .any(|step| step.kind == "plan" && step.attempts_before > 0);
+    assert!(
+        again || limits.max_tokens.is_none_or(|most| before <= most),
+        "{run_id}: {tokens:?} of {:?}",
+        limits.max_tokens
+    );
+}
+
+/// Whoever asks why a run stands still is told what would move it.
+fn the_diagnosis_is_true(state: &State) {
+    let told = diagnosis::diagnose(state);
+    let run_id = state.run_id();
+    if state.has_ended() {
+        return;
+    }
+    if state.status != Status::Failed {
+        assert!(
+            !told.blockers.is_empty(),
+            "{run_id} stands still for no reason"
+        );
+    }
+    for blocker in &told.blockers {
+        let step = blocker.step_index.and_then(|index| state.step(index));
+        let phase = step.map(|step| &step.phase);
+        let is_true = match blocker.kind {
+            "limit" => state.reached.is_some(),
+            "paused" => state.paused_at.is_some(),
+            "dead_letter" => matches!(phase, Some(Phase::DeadLettered { .. })),
+            "child" => matches!(phase, Some(Phase::AwaitingChild)),
+            _ => false,
+        };
+        assert!(is_true, "{run_id}: {blocker:?}");
+    }
+}
+
+/// Each answer that a log has was given to that round, and once; and a round that has one is not
+/// asked for again.
+pub fn answers_are_recorded_once(inner: &Inner) {
+    for (run_id, object) in &inner.objects {
+        let Some(state) = inner.state_on_disk(run_id) else {
+            continue;
+        };
+        if state.agent.mind().is_none() {
+            continue;
+        }
+        let rows = object.disk.rows.borrow();
+        let entries = view::entries(&state.identity, &rows, 1..=u64::MAX).expect("entries");
+        let mut recorded: BTreeMap<String, u64> = BTreeMap::new();
+        let mut completed: BTreeMap<u64, u64> = BTreeMap::new();
+        let (mut tries, mut tokens) = (0, 0);
+        for entry in &entries {
+            let Some(step_index) = entry["step_index"].as_u64() else {
+                continue;
+            };
+            let event_type = entry["event_type"].as_str().unwrap_or_default();
+            if event_type.starts_with("plan.") {
+                assert!(
+                    !completed.contains_key(&step_index),
+                    "{run_id}: {event_type} after the round's answer"
+                );
+            }
+            if event_type == "plan.completed" {
+                completed.insert(step_index, entry["seq"].as_u64().unwrap());
+            }
+            for tried in entry["payload"]
+                .get("tries")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+            {
+                let count = |member: &str| tried[member].as_u64().unwrap_or(0);
+                tries += 1;
+                tokens += count("input_tokens") + count("output_tokens");
+            }
+            let answer = entry["payload"]
+                .get("answer")
+                .and_then(|answer| answer["id"].as_str());
+            if let (true, Some(answer)) = (event_type.starts_with("plan."), answer) {
+                let before = recorded.insert(answer.to_owned(), step_index);
+                assert_eq!(before, None, "{run_id}: {answer} was recorded twice");
+                let given = inner
+                    .brain
+                    .answers
+                    .get(answer)
+                    .expect("an answer that was given");
+                assert_eq!(*given, (run_id.clone(), step_index as u32), "{answer}");
+            }
+        }
+        assert_eq!(state.rounds.len(), completed.len(), "{run_id}");
+        assert_eq!(state.model_calls, tries, "{run_id}");
+        assert_eq!(state.tokens.input + state.tokens.output, tokens, "{run_id}");
+        malformed_calls_come_to_nothing(&state);
+        for step_index in completed.keys() {
+            let round = (run_id.clone(), *step_index as u32);
+            let asked = inner.brain.asked.get(&round);
+            assert!(
+                asked.is_some_and(|times| *times > 0),
+                "{round:?} was never asked"
+            );
+        }
+    }
+}
+
+/// What is malformed has no step, unless a person must settle it, and the model is told why.
+fn malformed_calls_come_to_nothing(state: &State) {
+    let run_id = state.run_id();
+    for called in state.rounds.iter().flat_map(|round| &round.calls) {
+        let step = called.step_index.and_then(|index| state.step(index));
+        match (&called.error, step) {
+            (Some(error), Some(step)) => {
+                assert!(
+                    error
+                        .message
+                        .starts_with("the model's output stayed invalid"),
+                    "{run_id}"
+                );
+                assert!(step.flaw.is_some(), "{run_id} {}", step.id);
+            }
+            (None, Some(step)) => assert!(step.flaw.is_none(), "{run_id} {}", step.id),
+            (Some(_), None) => {}
+            (None, None) => assert_eq!(called.name, "finish", "{run_id}: {called:?}"),
+        }
+    }
+}
+
+/// A tool has only seen arguments that the model gave as they are, or a person.
+pub fn tools_are_called_as_the_model_meant(inner: &Inner) {
+    // A run whose model was never asked called nothing.
+    for seen in &inner.sink.seen {
+        let of = |(run_id, _): &&(RunId, u32)| run_id.as_str() == seen.run_id;
+        let Some((run_id, _)) = inner.brain.asked.keys().find(of) else {
+            continue;
+        };
+        let body = seen.body.as_deref().expect("arguments");
+        let arguments = json::read(body.as_bytes()).expect("JSON");
+        let meant = inner.brain.meant.get(run_id);
+        let meant = meant.is_some_and(|meant| {
+            meant
+                .iter()
+                .any(|(tool, given)| *tool == seen.tool && json::same(given, &arguments))
+        });
+        let supplied = inner
+            .supplied
+            .iter()
+            .any(|(of, given)| of == run_id && json::same(given, &arguments));
+        assert!(
+            meant || supplied,
+            "{run_id}: {} was called with {arguments}, which nobody meant",
+            seen.tool
+        );
     }
 }

@@ -1,3 +1,4 @@
+pub mod brain;
 pub mod invariants;
 pub mod people;
 pub mod rng;

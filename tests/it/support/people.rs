@@ -54,6 +54,12 @@ pub fn attend(world: &Sim, run_id: &RunId) {
     for _ in 0..2 {
         settle_at_some_time(world, run_id);
     }
+    for _ in 0..2 {
+        if chance(40) {
+            let more = world.0.borrow_mut().rng.below(12);
+            at_some_time(world, run_id, 90_000, raise(more));
+        }
+    }
 }
 
 fn retry_at_some_time(world: &Sim, run_id: &RunId) {
@@ -82,6 +88,22 @@ pub fn signal(name: &str, key: &str) -> RunOp {
             key: key.to_owned(),
             fingerprint: "0".repeat(64),
         }),
+    }
+}
+
+/// More of this or that; it is refused where it would be less.
+fn raise(more: u64) -> RunOp {
+    let limits = match more {
+        0..3 => json!({ "max_steps": 10 + more * 10 }),
+        3..6 => json!({ "max_rounds": more }),
+        6..9 => json!({ "max_tokens": more * 500, "max_parallel": 3 }),
+        9 => json!({ "max_steps": 150, "max_repeats": 9 }),
+        _ => json!({ "max_steps": 60, "max_rounds": more, "max_repeats": 9, "max_tokens": 9_000 }),
+    };
+    RunOp::Raise {
+        limits: Json::new(limits),
+        comment: None,
+        request: None,
     }
 }
 
@@ -152,17 +174,41 @@ fn settle_at_some_time(world: &Sim, run_id: &RunId) {
     let (world, run_id) = (world.clone(), run_id.clone());
     world.clone().spawn(async move {
         world.sleep(look_ms).await;
-        let open: Vec<(DeadLetterId, bool)> = {
+        let open: Vec<(DeadLetterId, bool, bool)> = {
             let inner = world.0.borrow();
             let state = inner.state_on_disk(&run_id);
             let letters = state.iter().flat_map(State::open_dead_letters);
             let unknown = |reason| reason == DeadLetterReason::OutcomeUnknown;
+            let malformed = |reason| {
+                let model = state
+                    .as_ref()
+                    .is_some_and(|state| state.agent.mind().is_some());
+                let unfit = [
+                    DeadLetterReason::InvalidArguments,
+                    DeadLetterReason::UnknownTool,
+                ];
+                model && unfit.contains(&reason)
+            };
             letters
-                .map(|letter| (letter.dead_letter_id.clone(), unknown(letter.reason)))
+                .map(|letter| {
+                    let reason = letter.reason;
+                    let id = letter.dead_letter_id.clone();
+                    (id, unknown(reason), malformed(reason))
+                })
                 .collect()
         };
-        for (dead_letter_id, unknown) in open {
+        for (dead_letter_id, unknown, malformed) in open {
             let settlement = match mind {
+                0..60 if malformed => {
+                    let arguments = json!({ "n": 100 + mind });
+                    let payload = Json::new(json!({ "tool": "typed", "arguments": arguments }));
+                    let supplied = (run_id.clone(), Json::new(arguments));
+                    world.0.borrow_mut().supplied.push(supplied);
+                    Settlement::Redelivered {
+                        payload: Some(payload),
+                        tools: Default::default(),
+                    }
+                }
                 // Whoever has such a call made again takes that upon themselves: nobody does here.
                 0..50 if !unknown => Settlement::Redelivered {
                     payload: None,
@@ -277,6 +323,18 @@ fn wanted(state: &State, round: usize) -> Vec<RunOp> {
     let mut wanted = Vec::new();
     if state.paused_at.is_some() {
         wanted.push(control(Control::Resume));
+    }
+    if let Some(reached) = &state.reached {
+        let more = if reached.limit == "max_tokens" {
+            1_000_000
+        } else {
+            1_000
+        };
+        wanted.push(RunOp::Raise {
+            limits: Json::new(json!({ &reached.limit: more + round })),
+            comment: Some("go on".to_owned()),
+            request: None,
+        });
     }
     for step in &state.steps {
         if let Phase::AwaitingSignal { names, .. } = &step.phase {

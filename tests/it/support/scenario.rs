@@ -25,8 +25,11 @@ pub fn begin(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Pla
     for plan in plans {
         let world = sim.clone();
         sim.spawn(async move {
-            let body =
-                json!({ "plan": plan, "input": { "order": 9007199254740993u64, "text": "é" } });
+            let mut body = json!({ "input": { "order": 9007199254740993u64, "text": "é" } });
+            match plan.get("agent") {
+                Some(agent) => body["agent"] = agent.clone(),
+                None => body["plan"] = plan,
+            }
             let tenant_id = people::tenant();
             let start = Start {
                 tenant_id,
@@ -49,9 +52,23 @@ pub fn begin(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Pla
     sim
 }
 
+/// Prints a story that is played alone, at its end or where it breaks off.
+struct Told<'a>(&'a Sim);
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        if std::env::var("SIM_SEED").is_ok()
+            && let Ok(inner) = self.0.0.try_borrow()
+        {
+            inner.print();
+        }
+    }
+}
+
 /// Starts `plans` in `weather`, lets it pass, and checks everything.
 pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Planned>) -> Sim {
     let sim = begin(seed, plans, weather, planned);
+    let told = Told(&sim);
     sim.run_until(START_MS + HOUR_MS);
     sim.0.borrow_mut().weather = Weather { ..Weather::CALM };
     // The longest wait that a plan or a policy asks for is far below this.
@@ -77,9 +94,6 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
     });
     sim.run_until(START_MS + 121 * HOUR_MS);
     let inner = sim.0.borrow();
-    if std::env::var("SIM_SEED").is_ok() {
-        inner.print();
-    }
     invariants::no_effect_twice(&inner);
     invariants::no_run_is_lost(&inner);
     invariants::nothing_was_called_without_leave(&inner);
@@ -87,10 +101,13 @@ pub fn play(seed: u64, plans: Vec<Value>, weather: Weather, planned: Option<Plan
     invariants::signals_are_taken_once(&inner);
     invariants::dead_letters_are_true(&inner);
     invariants::index_tells_the_truth(&inner);
+    invariants::answers_are_recorded_once(&inner);
+    invariants::tools_are_called_as_the_model_meant(&inner);
     for object in inner.objects.values() {
         invariants::log_is_gapless_and_chained(object);
     }
     drop(inner);
+    drop(told);
     sim
 }
 
@@ -101,6 +118,148 @@ pub fn straight(tool: &str) -> Value {
         { "id": "b", "tool": tool, "arguments": { "from": "{{ steps.a.result }}" } },
         { "id": "c", "tool": tool, "arguments": { "text": "{{ input.text }}!" } },
     ]})
+}
+
+/// A run of an agent of the simulated tenant, in the place of a plan.
+pub fn of_agent(name: &str) -> Value {
+    json!({ "agent": name })
+}
+
+/// A plan, or a run that a model decides on.
+pub fn random_story(rng: &mut Rng) -> Value {
+    if rng.percent(80) {
+        return random_plan(rng);
+    }
+    random_thinker(rng)
+}
+
+/// A run that a model decides on.
+pub fn random_thinker(rng: &mut Rng) -> Value {
+    of_agent(THINKERS[rng.below(THINKERS.len() as u64) as usize])
+}
+
+/// Agents with models that answer at random, or are no good.
+const THINKERS: [&str; 10] = [
+    "thinker-chat",
+    "thinker-responses",
+    "thinker-messages",
+    "thinker-output",
+    "thinker-short",
+    "thinker-frugal",
+    "thinker-many",
+    "thinker-bare",
+    "loop",
+    "down",
+];
+
+/// An agent with models that are in `mind`, in the form of each provider.
+fn thinker(mind: &str, providers: &[&str], more: Value) -> Value {
+    let models = providers.iter().map(|provider| {
+        json!({ "provider": provider, "name": "m", "base_url": format!("https://models.example/{mind}"),
+                "api_key": "{{ secrets.KEY }}", "timeout": "PT20S" })
+    });
+    let models: Vec<Value> = models.collect();
+    let names = [
+        "steady",
+        "flaky",
+        "once",
+        "once-verified",
+        "typed",
+        "guarded",
+        "later",
+        "reject",
+        "garbage",
+    ];
+    let mut definition = json!({
+        "tools": names,
+        "planner": {
+            "kind": "model", "models": models,
+            "engine_tools": ["sleep", "wait_for", "ask_person", "start_run", "emit"],
+            "agents": ["kid", "failing", "waiting", "missing", "thinker-deep"],
+            "repair": { "attempts": 1 },
+            "retry": { "max_attempts": 6, "base": "PT0.1S", "max_wait": "PT5S" },
+        },
+    });
+    for (member, value) in more.as_object().unwrap() {
+        match (definition.get_mut(member), value) {
+            (Some(Value::Object(known)), Value::Object(given)) => known.extend(given.clone()),
+            _ => definition[member] = value.clone(),
+        }
+    }
+    definition
+}
+
+fn thinkers() -> BTreeMap<String, Json> {
+    let output = json!({ "type": "object", "required": ["ok"] });
+    let (chat, responses, messages) = ("openai", "openai_responses", "anthropic");
+    let of = |name: &str, mind: &str, providers: &[&str], more: Value| {
+        (name.to_owned(), Json::new(thinker(mind, providers, more)))
+    };
+    BTreeMap::from([
+        of("thinker-chat", "random", &[chat], json!({})),
+        of("thinker-responses", "random", &[responses], json!({})),
+        of("thinker-messages", "random", &[messages], json!({})),
+        of(
+            "thinker-output",
+            "random",
+            &[messages, chat],
+            json!({ "planner": { "output_schema": output } }),
+        ),
+        of(
+            "thinker-short",
+            "random",
+            &[responses, messages],
+            json!({ "limits": { "max_steps": 4, "max_rounds": 3, "max_repeats": 2 } }),
+        ),
+        of(
+            "thinker-frugal",
+            "random",
+            &[chat, responses],
+            json!({ "limits": { "max_tokens": 600, "max_parallel": 1 } }),
+        ),
+        of(
+            "thinker-many",
+            "random",
+            &[chat, responses, messages],
+            json!({ "limits": { "max_parallel": 2 }, "planner": { "repair": { "attempts": 0 }, "output_schema": output } }),
+        ),
+        of(
+            "thinker-bare",
+            "random",
+            &[messages],
+            json!({ "tools": [], "planner": { "engine_tools": [], "output_schema": output } }),
+        ),
+        of(
+            "thinker-deep",
+            "random",
+            &[messages],
+            json!({ "limits": { "max_depth": 2, "max_rounds": 4 } }),
+        ),
+        of(
+            "loop",
+            "loop",
+            &[chat],
+            json!({ "limits": { "max_repeats": 2 } }),
+        ),
+        of(
+            "down",
+            "down",
+            &[responses],
+            json!({ "planner": { "retry": { "max_attempts": 2, "base": "PT1S" } } }),
+        ),
+        of("two", "two", &[chat], json!({})),
+        of("mend", "mend", &[messages], json!({})),
+        of("broken", "broken", &[responses], json!({})),
+        of(
+            "limit",
+            "limit",
+            &[responses],
+            json!({ "limits": { "max_rounds": 1 } }),
+        ),
+        of("approve", "approve", &[messages], json!({})),
+        of("busy", "busy", &[chat, messages], json!({})),
+        of("start", "start", &[responses], json!({})),
+    ])
 }
 
 /// A plan of a few steps of every kind, wired at random.
@@ -153,6 +312,9 @@ fn random_step(rng: &mut Rng, index: u64) -> Value {
             json!({ "run": { "agent": kid(rng), "input": { "order": 1, "text": "x" } },
                           "on_failure": if rng.percent(70) { "continue" } else { "fail" } })
         }
+        19 if rng.percent(20) => {
+            json!({ "run": { "agent": "thinker-short", "input": "go" }, "on_failure": "continue" })
+        }
         _ => json!({ "tool": "flaky", "arguments": { "n": index, "order": "{{ input.order }}" } }),
     };
     step["id"] = json!(format!("s{index}"));
@@ -180,7 +342,8 @@ fn agents() -> BTreeMap<String, Json> {
         let definition = json!({ "planner": { "kind": "plan", "steps": steps } });
         (name.to_owned(), Json::new(definition))
     };
-    BTreeMap::from([
+    let mut agents = thinkers();
+    agents.extend([
         agent(
             "kid",
             json!([{ "id": "a", "tool": "flaky", "arguments": { "n": "{{ input.order }}" } }]),
@@ -200,7 +363,8 @@ fn agents() -> BTreeMap<String, Json> {
             "waiting",
             json!([{ "id": "a", "wait_for": "go", "timeout": "PT40S", "on_timeout": "continue" }]),
         ),
-    ])
+    ]);
+    agents
 }
 
 fn trouble(rng: &mut Rng) -> &'static str {

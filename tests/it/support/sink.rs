@@ -13,6 +13,7 @@ pub struct Seen {
     pub step_index: String,
     pub key: String,
     pub tool: String,
+    pub body: Option<String>,
     /// Whether this request had the effect, as the first of its key.
     pub first: bool,
 }
@@ -72,6 +73,7 @@ impl Sink {
             step_index: header("dormouse-step-index"),
             key: key.clone(),
             tool,
+            body: request.body.clone(),
             first: acts && times == 0,
         });
         if acts {
@@ -114,6 +116,7 @@ fn fate(tool: &str, rng: &mut Rng, trouble: bool) -> Fate {
 
 fn reply(status: u16, body: &str, retry_after: Option<&str>) -> Answer {
     Answer::Reply(Reply {
+        hints: Vec::new(),
         status,
         retry_after: retry_after.map(str::to_owned),
         content_type: Some("application/json".into()),

@@ -10,19 +10,21 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use dormouse::agent::Agent;
+use dormouse::decide::{ClaimReply, Report};
 use dormouse::flow::home::{Home, LogStore, Outcome};
 use dormouse::flow::{Verdict, index, relay, work};
 use dormouse::json::Json;
 use dormouse::ports::{
-    Failpoint, Fault, Maker, PinnedAgent, Queue, RunAnswer, RunCall, RunOp, RunResult,
+    Failpoint, Fault, Maker, ModelHealth, PinnedAgent, Queue, RunAnswer, RunCall, RunOp, RunResult,
     TenantAnswer, TenantCall, World,
 };
 use dormouse::run::event::PinnedTool;
 use dormouse::run::{Row, State, fold};
 use dormouse::signed::Signer;
-use dormouse::tool::{Answer, OutboundRequest};
+use dormouse::tool::{Answer, OutboundRequest, Transport, TransportKind};
 use dormouse::words::{RunId, TenantId, Timestamp};
 
+use super::brain::{self, Brain, Held};
 use super::invariants;
 use super::people;
 use super::rng::Rng;
@@ -192,6 +194,9 @@ pub struct Inner {
     alarm_sets: u64,
     armed: BTreeMap<RunId, (Timestamp, u64)>,
     pub sink: Sink,
+    pub brain: Brain,
+    /// Calls that people put in the place of what a model wanted.
+    pub supplied: Vec<(RunId, Json)>,
     kv: BTreeMap<String, String>,
     kv_old: BTreeMap<String, String>,
     pub tools: BTreeMap<String, PinnedTool>,
@@ -201,6 +206,8 @@ pub struct Inner {
     /// Runs that may go on after they ended.
     reopened: BTreeSet<RunId>,
     pub strays: Vec<String>,
+    /// Models that failed last: how often, and until when they rest.
+    resting: BTreeMap<String, (u32, Timestamp)>,
     happenings: BinaryHeap<Reverse<(i64, u64)>>,
     what: BTreeMap<u64, Happening>,
     tasks: BTreeMap<u64, Task>,
@@ -229,6 +236,8 @@ impl Sim {
             alarm_sets: 0,
             armed: BTreeMap::new(),
             sink: Sink::default(),
+            brain: Brain::default(),
+            supplied: Vec::new(),
             kv: BTreeMap::new(),
             kv_old: BTreeMap::new(),
             tools: BTreeMap::new(),
@@ -236,6 +245,7 @@ impl Sim {
             index: BTreeMap::new(),
             reopened: BTreeSet::new(),
             strays: Vec::new(),
+            resting: BTreeMap::new(),
             happenings: BinaryHeap::new(),
             what: BTreeMap::new(),
             tasks: BTreeMap::new(),
@@ -593,6 +603,12 @@ impl Inner {
             }
             _ => None,
         };
+        let answered = match &call.op {
+            RunOp::Settle(settle) if matches!(settle.report, Report::Planned(_)) => {
+                Some(settle.step_index)
+            }
+            _ => None,
+        };
         let (now, random) = (self.clock(), self.rng.next());
         let outcome = self.with_object(run_id, |object| {
             object.home.handle(&object.disk, call, now, random)
@@ -603,6 +619,17 @@ impl Inner {
         } = outcome?;
         if let (Some((token, held)), Ok(RunResult::Settle(reply))) = (report, &answer.result) {
             invariants::only_the_holder_reports(run_id, token, held, reply.recorded);
+            if let (Some(step_index), true) = (answered, reply.recorded) {
+                let round = (run_id.clone(), step_index);
+                self.brain.settled.insert(round, token);
+            }
+        }
+        if let Ok(RunResult::Claim(ClaimReply::Asked(round))) = &answer.result {
+            self.brain.hold(Held {
+                run_id: run_id.clone(),
+                step_index: round.step_index,
+                token: round.token,
+            });
         }
         self.after_turn(run_id);
         for projection in projections {
@@ -688,6 +715,31 @@ impl Inner {
             TenantCall::ListTenants { .. } => TenantAnswer::Tenants(Vec::new()),
             TenantCall::ForgetRun { run_id } => {
                 self.index.remove(run_id);
+                TenantAnswer::Done
+            }
+            TenantCall::ModelHealth { models, now } => {
+                let of = |model: &String| {
+                    let found = self.resting.get(model);
+                    ModelHealth {
+                        rests_until: found.map(|(_, until)| *until).filter(|until| until > now),
+                        troubled: found.is_some(),
+                    }
+                };
+                TenantAnswer::ModelHealth(models.iter().map(of).collect())
+            }
+            TenantCall::ModelAnswered { model } => {
+                self.resting.remove(model);
+                TenantAnswer::Done
+            }
+            TenantCall::ModelFailed {
+                model,
+                retry_after_ms,
+                now,
+            } => {
+                let found = self.resting.entry(model.clone()).or_insert((0, *now));
+                found.0 += 1;
+                let rests_ms = if found.0 < 3 { 0 } else { 5_000 };
+                found.1 = now.plus_ms(retry_after_ms.unwrap_or(rests_ms));
                 TenantAnswer::Done
             }
             other => panic!("the simulated tenant is not asked {other:?}"),
@@ -777,6 +829,13 @@ impl World for Sim {
         .await
     }
 
+    async fn ask_platform_model(&self, _: &str, _: &str, _: i64) -> Answer {
+        Answer::Transport(Transport {
+            kind: TransportKind::Blocked,
+            message: "there is no binding AI".to_owned(),
+        })
+    }
+
     async fn call_tool(&self, request: &OutboundRequest) -> Answer {
         let latency = if self.0.borrow_mut().rng.percent(5) {
             12_000
@@ -786,6 +845,12 @@ impl World for Sim {
         let called = self
             .port("tool", latency, |inner| {
                 let trouble = inner.weather.tools_misbehave;
+                if brain::is_asked(request) {
+                    let held = inner.brain.holder(request);
+                    let state = inner.state_on_disk(&held.run_id).expect("a run that asks");
+                    let Inner { brain, rng, .. } = inner;
+                    return Ok(brain.ask(request, &held, &state, rng, trouble));
+                }
                 let Inner { sink, rng, .. } = inner;
                 Ok(sink.call(request, rng, trouble))
             })

@@ -1,18 +1,18 @@
 //! An agent: who decides what a run does, with which tools, and within which limits.
 
+mod keys;
+mod limits;
+mod planner;
+
 use serde_json::{Map, Value};
 
 use crate::fields::{Fields, Flaws, shorten};
 use crate::json::{Violation, pointer};
 use crate::plan::{Action, Plan, parse_versioned_name};
-use crate::words::DurationMs;
-use crate::words::limits::{MAX_PARALLEL_DEFAULT, PLAN_STEPS_MAX};
 
-/// Steps of a run whose plan is not fixed: each stays in its log for good.
-const MAX_STEPS_MAX: u64 = 10_000;
-const MAX_STEPS_DEFAULT: u32 = 100;
-const MAX_DEPTH_MAX: u64 = 64;
-const MAX_DEPTH_DEFAULT: u32 = 4;
+pub use keys::{key, names_keys, with_keys_hidden, without_keys};
+pub use limits::{LIMIT_NAMES, Limits};
+pub use planner::{EngineTool, HttpPlanner, Mind, Model, ModelPlanner, Provider};
 
 /// One version of an agent.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,23 +35,12 @@ pub struct Agent {
 pub enum Planner {
     /// A fixed plan, and the JSON from which it can be parsed again.
     Plan(Plan, Value),
+    /// A language model, one recorded round at a time.
+    Model(Box<ModelPlanner>),
+    /// A service of the tenant's own, one recorded round at a time.
+    Http(Box<HttpPlanner>),
     /// Nobody is called: intents arrive as envelopes.
     External,
-}
-
-/// The bounds of one run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Steps in all.
-    pub max_steps: u32,
-    /// Steps in flight at once.
-    pub max_parallel: u32,
-    /// Child runs below child runs; 0 means that it starts none.
-    pub max_depth: u32,
-    /// Of all its model calls together.
-    pub max_tokens: Option<u64>,
-    /// From the run's start to its end.
-    pub deadline_ms: Option<i64>,
 }
 
 impl Agent {
@@ -82,13 +71,13 @@ impl Agent {
         )]))
     }
 
-    /// The tools that a run of it may need, `name` or `name@version`: those of its plan, or for an
-    /// external planner all it may name.
+    /// The tools that a run of it may need, `name` or `name@version`: those of its plan, or for any
+    /// other planner all it may name.
     #[must_use]
     pub fn tools_needed(&self) -> Vec<String> {
         match &self.planner {
-            Planner::External => self.tools.clone(),
             Planner::Plan(plan, _) => tools_of(plan),
+            Planner::Model(_) | Planner::Http(_) | Planner::External => self.tools.clone(),
         }
     }
 
@@ -97,29 +86,17 @@ impl Agent {
     pub fn plan(&self) -> Option<&Plan> {
         match &self.planner {
             Planner::Plan(plan, _) => Some(plan),
-            Planner::External => None,
+            Planner::Model(_) | Planner::Http(_) | Planner::External => None,
         }
     }
-}
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            max_steps: MAX_STEPS_DEFAULT,
-            max_parallel: u32::try_from(MAX_PARALLEL_DEFAULT).unwrap_or(u32::MAX),
-            max_depth: MAX_DEPTH_DEFAULT,
-            max_tokens: None,
-            deadline_ms: None,
-        }
-    }
-}
-
-impl Limits {
-    /// A fixed plan bounds its own steps, so without a limit of its own any plan may run.
-    fn for_plan() -> Self {
-        Self {
-            max_steps: u32::try_from(PLAN_STEPS_MAX).unwrap_or(u32::MAX),
-            ..Self::default()
+    /// Who is asked for the next intents, one round at a time.
+    #[must_use]
+    pub fn mind(&self) -> Option<Mind<'_>> {
+        match &self.planner {
+            Planner::Model(planner) => Some(Mind::Model(planner)),
+            Planner::Http(planner) => Some(Mind::Http(planner)),
+            Planner::Plan(..) | Planner::External => None,
         }
     }
 }
@@ -132,9 +109,13 @@ fn read_agent(value: &Value, flaws: &mut Flaws) -> Option<Agent> {
     );
     let description = fields.text("description", flaws).unwrap_or_default();
     let listed = read_tools(&fields, flaws);
-    let planner = read_planner(&fields, flaws);
+    let planner = planner::read(&fields, flaws);
     let input_schema = fields.schema("input_schema", flaws);
-    let limits = read_limits(&fields, planner.as_ref(), flaws);
+    let plan = match &planner {
+        Some(Planner::Plan(plan, _)) => Some(plan),
+        _ => None,
+    };
+    let limits = Limits::read(&fields, plan, flaws);
     if let (Some(Planner::Plan(plan, _)), Some(listed)) = (&planner, &listed) {
         check_tools(plan, listed, flaws);
     }
@@ -142,7 +123,7 @@ fn read_agent(value: &Value, flaws: &mut Flaws) -> Option<Agent> {
     let tools = match (&planner, listed) {
         (_, Some(listed)) => listed,
         (Planner::Plan(plan, _), None) => tools_of(plan),
-        (Planner::External, None) => Vec::new(),
+        (_, None) => Vec::new(),
     };
     Some(Agent {
         description: description.to_owned(),
@@ -166,98 +147,6 @@ fn read_tools(fields: &Fields<'_>, flaws: &mut Flaws) -> Option<Vec<String>> {
         }
     }
     Some(tools)
-}
-
-fn read_planner(fields: &Fields<'_>, flaws: &mut Flaws) -> Option<Planner> {
-    if fields.get("planner").is_none() {
-        flaws.add("", "\"planner\" is missing");
-    }
-    let planner = fields.object("planner", flaws)?;
-    match planner.required_text("kind", flaws)? {
-        "plan" => {
-            // What is kept parses again by itself: the kind is the planner's, not the plan's.
-            let members: Map<String, Value> = planner
-                .iter()
-                .filter(|(name, _)| *name != "kind")
-                .map(|(name, value)| (name.to_owned(), value.clone()))
-                .collect();
-            let raw = Value::Object(members);
-            match Plan::parse(&raw) {
-                Ok(plan) => Some(Planner::Plan(plan, raw)),
-                Err(violations) => {
-                    flaws.add_all(planner.pointer(), violations);
-                    None
-                }
-            }
-        }
-        "external" => {
-            planner.refuse_unknown(&["kind"], flaws);
-            Some(Planner::External)
-        }
-        kind @ ("model" | "http") => {
-            flaws.add(
-                planner.at("kind"),
-                format!("{kind:?} is not run by this release: it runs plan and external"),
-            );
-            None
-        }
-        _ => {
-            flaws.add(planner.at("kind"), "this must be plan or external");
-            None
-        }
-    }
-}
-
-fn read_limits(fields: &Fields<'_>, planner: Option<&Planner>, flaws: &mut Flaws) -> Limits {
-    let plan = match planner {
-        Some(Planner::Plan(plan, _)) => Some(plan),
-        _ => None,
-    };
-    let mut limits = match plan {
-        Some(_) => Limits::for_plan(),
-        None => Limits::default(),
-    };
-    let Some(given) = fields.object("limits", flaws) else {
-        return limits;
-    };
-    given.refuse_unknown(
-        &[
-            "max_steps",
-            "max_parallel",
-            "max_depth",
-            "max_tokens",
-            "deadline",
-        ],
-        flaws,
-    );
-    let bound = |name: &str, min: u64, max: u64, place: &mut u32, flaws: &mut Flaws| {
-        let number = given.integer(name, min..=max, flaws);
-        if let Some(number) = number.and_then(|number| u32::try_from(number).ok()) {
-            *place = number;
-        }
-    };
-    bound("max_steps", 1, MAX_STEPS_MAX, &mut limits.max_steps, flaws);
-    let parallel_max = u64::try_from(PLAN_STEPS_MAX).unwrap_or(u64::MAX);
-    bound(
-        "max_parallel",
-        1,
-        parallel_max,
-        &mut limits.max_parallel,
-        flaws,
-    );
-    bound("max_depth", 0, MAX_DEPTH_MAX, &mut limits.max_depth, flaws);
-    // Larger ones could not be counted in JSON by every reader.
-    limits.max_tokens = given.integer("max_tokens", 1..=(1 << 53) - 1, flaws);
-    limits.deadline_ms = given.duration_ms("deadline", DurationMs::MAX, flaws);
-
-    let steps = plan.map_or(0, |plan| plan.steps.len());
-    if usize::try_from(limits.max_steps).is_ok_and(|max| steps > max) {
-        flaws.add(
-            given.at("max_steps"),
-            format!("the plan has {steps} steps, more than this allows"),
-        );
-    }
-    limits
 }
 
 /// A list of tools binds the plan as it would bind a model.
@@ -318,7 +207,8 @@ mod tests {
                 max_parallel: 2,
                 max_depth: 0,
                 max_tokens: Some(200_000),
-                deadline_ms: Some(14 * 86_400_000)
+                deadline_ms: Some(14 * 86_400_000),
+                ..Limits::default()
             }
         );
         let Planner::Plan(plan, raw) = &agent.planner else {
@@ -342,6 +232,8 @@ mod tests {
                 max_steps: 100,
                 max_parallel: 8,
                 max_depth: 4,
+                max_rounds: None,
+                max_repeats: 5,
                 max_tokens: None,
                 deadline_ms: None
             }
@@ -358,15 +250,27 @@ mod tests {
             (json!({ "planner": {} }), "/planner: \"kind\" is missing"),
             (
                 json!({ "planner": { "kind": "model" } }),
-                "/planner/kind: \"model\" is not run by this release",
+                "/planner: \"models\" is missing",
+            ),
+            (
+                json!({ "planner": { "kind": "model", "models": [] } }),
+                "/planner/models: a planner has 1 to 16 models",
+            ),
+            (
+                json!({ "planner": { "kind": "model", "models": [{ "provider": "openai", "name": "m", "parameters": { "stream": true } }] } }),
+                "/planner/models/0/parameters/stream: \"stream\" is the engine's to set",
+            ),
+            (
+                json!({ "planner": { "kind": "model", "models": [{ "provider": "x", "name": "m" }] } }),
+                "/planner/models/0/provider: ",
             ),
             (
                 json!({ "planner": { "kind": "http", "url": "x" } }),
-                "/planner/kind: \"http\" is not run by this release",
+                "/planner/url: x: ",
             ),
             (
                 json!({ "planner": { "kind": "magic" } }),
-                "/planner/kind: this must be plan or external",
+                "/planner/kind: this must be plan, model, http or external",
             ),
             (
                 json!({ "planner": { "kind": "external", "url": "x" } }),
