@@ -7,10 +7,11 @@ import { clientOf } from "./client.mjs";
 import { freePort, startServer } from "./group.mjs";
 import { startSink } from "./sink.mjs";
 
-export async function lives() {
+/** `env`: further variables of the servers. */
+export async function lives({ env } = {}) {
   const [sink, port, stateDir] = [await startSink(), await freePort(), await mkdtemp(join(tmpdir(), "dormouse-crash-"))];
   const output = [];
-  let server = await startServer({ port, stateDir });
+  let server = await startServer({ port, stateDir, env });
   const client = clientOf(server.url, "dev-key");
   return {
     sink,
@@ -30,7 +31,7 @@ export async function lives() {
       output.push(...server.output);
     },
     async start() {
-      server = await startServer({ port, stateDir });
+      server = await startServer({ port, stateDir, env });
     },
     async end() {
       await server.signal("SIGTERM");

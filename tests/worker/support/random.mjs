@@ -3,6 +3,11 @@
 export function randomOf(test) {
   const seed = Number(process.env.SEED ?? Date.now() % 1_000_000_007);
   test.diagnostic(`SEED=${seed}`);
+  return seeded(seed);
+}
+
+/** The numbers of a seed. */
+export function seeded(seed) {
   let state = seed >>> 0;
   /** From 0 to less than 1 (mulberry32). */
   const next = () => {
