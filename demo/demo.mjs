@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Screen } from "./screen.mjs";
 
-const ACTS = ["orders", "claims"];
+const ACTS = ["orders", "claims", "buyer"];
 
 const asked = process.argv.slice(2);
 const unknown = asked.filter((name) => !ACTS.includes(name));

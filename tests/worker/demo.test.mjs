@@ -41,12 +41,12 @@ async function says(demo, text) {
 
 const count = (text, pattern) => text.match(pattern)?.length ?? 0;
 
-test("the demo plays both acts, and everything in them is right", { timeout: 180_000 }, async (t) => {
+test("the demo plays its acts, and everything in them is right", { timeout: 180_000 }, async (t) => {
   const demo = startDemo(t);
   const [code] = await demo.ended;
   assert.equal(code, 0, demo.output);
-  const acts = demo.output.split(/^Second act: .*$/m);
-  assert.equal(acts.length, 2, demo.output);
+  const acts = demo.output.split(/^(?:Second|Third) act: .*$/m);
+  assert.equal(acts.length, 3, demo.output);
   assert.doesNotMatch(demo.output, /^✗ |\x1b/m);
   assert.deepEqual(demo.left(), []);
 
@@ -92,6 +92,32 @@ test("the demo plays both acts, and everything in them is right", { timeout: 180
     assert.match(claims, /│ amount: 1970\.90$/m);
     assert.equal(count(claims, /^✓ /gm), 10);
   });
+
+  await t.test("the model is corrected, and asked once for each round that is recorded", () => {
+    const [, , buyer] = acts;
+    const table = rows(buyer);
+    assert.deepEqual(table.runs, ["1 of 1 completed"]);
+    assert.deepEqual(table.steps, ["10 of 10 completed"]);
+    assert.deepEqual(table.rounds, ["6 of 6 completed"]);
+    assert.deepEqual(table["model calls"], ["7: 6 answers heard, 1 lost to a kill"]);
+    assert.match(table.tokens[0], /^\d+ in, \d+ out$/);
+    assert.deepEqual(table.effects, ["3 under 3 keys, at most 1 per key"]);
+    assert.deepEqual(table["dead letters"], ["0"]);
+    assert.deepEqual(table["kills survived"], ["2"]);
+    const wrong = { 2: "invalid_arguments", 3: "unknown_tool" };
+    for (let round = 1; round <= 6; round += 1) {
+      const [asked, answers, , , malformed] = table[`round ${round}`];
+      assert.deepEqual([asked, answers, malformed], round === 2 ? ["2", "lost heard", wrong[2]] : ["1", "heard", wrong[round] ?? "-"]);
+    }
+
+    assert.equal(count(buyer, /^▶ on/gm), 3);
+    assert.equal(count(buyer, /^round \d {2}the model is asked$/gm), 6);
+    assert.match(buyer, /kill -9, while the model thinks about round 2\.[^]*kill -9, while a person is awaited\./);
+    assert.match(buyer, /✗ payments_charge, invalid_arguments: This is not JSON/);
+    assert.match(buyer, /✗ bank_transfer, unknown_tool: there is no tool "bank_transfer"/);
+    assert.match(buyer, /The run is completed: .*"paid":1070\.50,/);
+    assert.equal(count(buyer, /^✓ /gm), 10);
+  });
 });
 
 test("the demo cleans up when it is interrupted", { timeout: 60_000 }, async (t) => {
@@ -114,4 +140,15 @@ test("the demo cleans up when it is interrupted while its runtime is off", { tim
   assert.equal(code, 130, demo.output);
   assert.deepEqual(demo.left(), []);
   await assert.rejects(fetch(`http://127.0.0.1:${port}/healthz`), "the runtime was started again");
+});
+
+test("the demo cleans up when it is interrupted while its model thinks", { timeout: 60_000 }, async (t) => {
+  const demo = startDemo(t, "buyer");
+  await says(demo, "round 2  the model is asked");
+  const url = /Dormouse is started on (\S+),/.exec(demo.output)[1];
+  demo.child.kill("SIGINT");
+  const [code] = await demo.ended;
+  assert.equal(code, 130, demo.output);
+  assert.deepEqual(demo.left(), []);
+  await assert.rejects(fetch(`${url}/healthz`), "the runtime still answers");
 });
