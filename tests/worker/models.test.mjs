@@ -671,6 +671,17 @@ describe("a round", () => {
     assert.deepEqual((await world.dev.run(run_id)).updated_at, run.updated_at);
   });
 
+  test("with one call costs four commits of one row, and a message of each queue", async () => {
+    const tool = await toolOf(world, "priced", { body: {} });
+    const { agent } = await agentWith("openai", [{ calls: [call(tool)] }, { text: "ok" }], { tools: [tool] });
+    const { run_id } = await startOf(agent);
+    await completed(run_id);
+    const { operations } = await seamsOf(world.dev).internals(run_id);
+    // Born 1, the round 4 (asked, answered, called, reported), the last one 2.
+    assert.deepEqual([operations.commits, operations.rows_written], [7, 7]);
+    assert.deepEqual([operations.plan_messages, operations.work_messages, operations.alarms_set], [2, 1, 1]);
+  });
+
   test("is not begun after a cancel, and an answer that comes later does nothing", async () => {
     const tool = await toolOf(world, "late", { body: {} });
     let answer;
