@@ -153,10 +153,12 @@ impl Brain {
         let ids = paired(form, body);
         let step = &state.steps[held.step_index as usize];
         if step.is_done() {
-            // A worker that had lost the round before may come late, and no other.
+            // A worker that had lost the round before may come late, and no other. Of a round that was
+            // asked for once more and then called off, that is one with a later token.
             let settled = self.settled.get(round).copied();
+            let called_off = step.status() == "cancelled";
             assert!(
-                settled.is_none_or(|token| held.token < token),
+                settled.is_none_or(|token| held.token < token || called_off && held.token > token),
                 "{round:?} was asked again under token {} after its answer was recorded",
                 held.token
             );
