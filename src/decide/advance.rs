@@ -109,9 +109,19 @@ fn cancel_steps(turn: &mut Turn, which: impl Fn(&Step) -> bool) -> Result<(), Re
     Ok(())
 }
 
-fn next_step(state: &State, plan: &Plan) -> Option<u32> {
+/// Whether one more call, or child run, may be begun beside those in flight.
+pub(super) fn has_room(state: &State) -> bool {
     let in_flight = |step: &&Step| step.is_active() || step.phase == Phase::AwaitingChild;
     let active = state.steps.iter().filter(in_flight).count();
+    active < state.limits.max_parallel as usize
+}
+
+/// Whether an action counts against what may be in flight.
+pub(super) fn takes_room(action: &Action) -> bool {
+    matches!(action, Action::Tool { .. } | Action::Run { .. })
+}
+
+fn next_step(state: &State, plan: &Plan) -> Option<u32> {
     let done = |index: usize| state.steps.get(index).is_some_and(Step::is_done);
     let begun = |index: usize| {
         state
@@ -119,14 +129,12 @@ fn next_step(state: &State, plan: &Plan) -> Option<u32> {
             .get(index)
             .is_none_or(|step| step.phase != Phase::Pending)
     };
-    let may_call = active < state.limits.max_parallel as usize;
+    let may_call = has_room(state);
     plan.ready(done, begun)
         .into_iter()
         .find(|index| {
-            let counts = |step: &crate::plan::Step| {
-                matches!(step.action, Action::Tool { .. } | Action::Run { .. })
-            };
-            may_call || !plan.steps.get(*index).is_some_and(counts)
+            let takes_room = |step: &crate::plan::Step| takes_room(&step.action);
+            may_call || !plan.steps.get(*index).is_some_and(takes_room)
         })
         .map(|index| index as u32)
 }

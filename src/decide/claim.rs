@@ -116,11 +116,7 @@ pub(super) fn claim(turn: &mut Turn, claim: &Claim) -> Result<ClaimReply, Refusa
         return Ok(ClaimReply::TurnedAway(why));
     }
     let index = claim.step_index;
-    if turn
-        .state
-        .step(index)
-        .is_some_and(|step| step.ask.is_some())
-    {
+    if turn.state.step(index).is_some_and(|step| step.is_round()) {
         let asked = round::grant(turn, index)?.map(Box::new);
         let stale = ClaimReply::TurnedAway(TurnedAway::Stale);
         return Ok(asked.map_or(stale, ClaimReply::Asked));
@@ -258,7 +254,7 @@ pub(super) fn extend(turn: &mut Turn, extend: &Extend) -> Result<ExtendReply, Re
     let of_round = turn
         .state
         .step(extend.step_index)
-        .is_some_and(|step| step.ask.is_some());
+        .is_some_and(|step| step.is_round());
     let event = if of_round {
         Event::PlanLeaseExtended { token, lease_until }
     } else {

@@ -59,10 +59,7 @@ pub(super) fn settle(
     let index = letter.step_index;
     let mut repaired = None;
     if let Settlement::Redelivered { payload, tools } = &mut settlement {
-        let of_round = turn
-            .state
-            .step(index)
-            .is_some_and(|step| step.ask.is_some());
+        let of_round = turn.state.step(index).is_some_and(|step| step.is_round());
         if let Some(message) = round::spent(&turn.state).filter(|_| of_round) {
             return Err(Refusal::Invalid {
                 violations: vec![Violation::new("", message)],

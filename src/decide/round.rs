@@ -120,12 +120,10 @@ fn begun(state: &State) -> u32 {
 }
 
 fn next_pending(state: &State) -> Option<u32> {
-    let in_flight = |step: &&Step| step.is_active() || step.phase == Phase::AwaitingChild;
-    let active = state.steps.iter().filter(in_flight).count();
-    let may_call = active < state.limits.max_parallel as usize;
+    let may_call = advance::has_room(state);
     let calls = |index: u32| {
-        let action = state.planned(index).map(|planned| &planned.action);
-        matches!(action, Some(Action::Tool { .. } | Action::Run { .. }))
+        let planned = state.planned(index);
+        planned.is_some_and(|planned| advance::takes_room(&planned.action))
     };
     let mut pending = state
         .steps_indexed()

@@ -166,7 +166,7 @@ fn next_for_the_same_worker(
     let now = turn.now;
     let fresh = turn.state.steps_indexed().find(|(index, step)| {
         let fresh = matches!(step.phase, Phase::Ready { since } if since == now);
-        *index != after && fresh && step.ask.is_none()
+        *index != after && fresh && !step.is_round()
     });
     match fresh.map(|(index, _)| index) {
         Some(index) if turn.state.failing().is_none() && turn.state.paused_at.is_none() => {

@@ -96,7 +96,7 @@ pub(super) fn require_result(turn: &Turn, index: u32, result: &Json) -> Result<(
         Some(Mind::Model(planner)) => planner.output_schema.as_ref(),
         _ => None,
     };
-    let of_round = of_round.filter(|_| step.is_some_and(|step| step.ask.is_some()));
+    let of_round = of_round.filter(|_| step.is_some_and(|step| step.is_round()));
     let Some(wanted) = of_tool.or(of_round) else {
         return Ok(());
     };

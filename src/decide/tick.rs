@@ -84,7 +84,7 @@ fn lose(turn: &mut Turn, index: u32, token: u64, purpose: Purpose) -> Result<(),
         .state
         .tool_of(step)
         .map_or(Effect::AtMostOnce, |pinned| pinned.tool.effect);
-    let of_round = step.ask.is_some();
+    let of_round = step.is_round();
     let event = if of_round {
         Event::PlanLeaseExpired {
             attempt,

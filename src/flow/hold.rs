@@ -7,7 +7,7 @@ use futures::future::{Either, select};
 
 use crate::decide::{Assignment, Extend, PlanAssignment, Report, Settle};
 use crate::ports::{Fault, RunOp, RunResult, World};
-use crate::words::{RunId, TenantId, Timestamp};
+use crate::words::{RunId, SpanId, TenantId, Timestamp, TraceId};
 
 use super::cache;
 use super::relay::ask;
@@ -47,6 +47,14 @@ impl<'a> From<&'a PlanAssignment> for Hold<'a> {
             token: assignment.token,
             idempotency_key: &assignment.idempotency_key,
         }
+    }
+}
+
+impl Hold<'_> {
+    /// What a call under this claim carries: the run's trace, and a span of the claim's own.
+    pub fn traceparent(&self, trace_id: &TraceId) -> String {
+        let span = format!("{}/{}/{}", self.run_id, self.step_index, self.token);
+        format!("00-{trace_id}-{}-01", SpanId::derive(&span))
     }
 }
 

@@ -13,7 +13,6 @@ use crate::ports::{DefinitionKind, ModelHealth, TenantAnswer, TenantCall, World}
 use crate::run::event::{StepError, Try};
 use crate::signed;
 use crate::tool::{Answer, OutboundRequest, Outcome, RequestError, Signing, classify};
-use crate::words::SpanId;
 
 use super::hold::{Hold, alive, extend};
 
@@ -210,7 +209,10 @@ async fn ask_model<W: World>(
     match outgoing {
         Outgoing::Http(mut request) => {
             let bytes = request.body.as_ref().map_or(0, String::len);
-            request.headers.push(traceparent(assignment));
+            let traceparent = hold.traceparent(&assignment.trace_id);
+            request
+                .headers
+                .push(("traceparent".to_owned(), traceparent));
             let answer = alive(world, &hold, lease_until, world.call_tool(&request)).await;
             let mask = |text: &str| request.mask(text);
             (model::read(model, &answer, &mask, world.now()), bytes)
@@ -227,16 +229,6 @@ async fn ask_model<W: World>(
             (read, input.len())
         }
     }
-}
-
-fn traceparent(assignment: &PlanAssignment) -> (String, String) {
-    let span = format!(
-        "{}/{}/{}",
-        assignment.run_id, assignment.step_index, assignment.token
-    );
-    let span_id = SpanId::derive(&span);
-    let value = format!("00-{}-{span_id}-01", assignment.trace_id);
-    ("traceparent".to_owned(), value)
 }
 
 /// What is no answer to go on with, however well it was formed.
@@ -349,9 +341,12 @@ async fn ask_service<W: World>(
             return unplanned(Vec::new(), error("bad_request", message, None), false, None);
         }
     };
-    request.headers.push(traceparent(assignment));
-    let began = world.now();
     let hold = Hold::from(assignment);
+    let traceparent = hold.traceparent(&assignment.trace_id);
+    request
+        .headers
+        .push(("traceparent".to_owned(), traceparent));
+    let began = world.now();
     let call = world.call_tool(&request);
     let answer = alive(world, &hold, assignment.lease_until, call).await;
     let latency_ms = world.now().ms_since(began).max(0);

@@ -26,7 +26,7 @@ use crate::tool::{
     Answer, Call, OutboundRequest, Outcome, RejectReason, RequestError, Secrets, Sent, Tool,
     Verified, classify, verified,
 };
-use crate::words::{RunId, SpanId, TenantId};
+use crate::words::{RunId, TenantId};
 
 use super::hold::{Hold, alive, extend, settle};
 use super::relay::ask;
@@ -461,11 +461,7 @@ fn prepare<W: World, T>(
     callback_url: Option<&str>,
     make: impl FnOnce(&Call<'_>, &Secrets<'_>) -> Result<T, RequestError>,
 ) -> Result<T, Report> {
-    let span = format!(
-        "{}/{}/{}",
-        assignment.run_id, assignment.step_index, assignment.token
-    );
-    let traceparent = format!("00-{}-{}-01", assignment.trace_id, SpanId::derive(&span));
+    let traceparent = Hold::from(assignment).traceparent(&assignment.trace_id);
     let call = Call {
         run_id: assignment.run_id.as_str(),
         step_index: assignment.step_index,

@@ -278,7 +278,7 @@ impl State {
                 return None;
             };
             // What a planner wanted and did not get is news for the planner.
-            let of_planner = self.agent.mind().is_some() && step.ask.is_none();
+            let of_planner = self.agent.mind().is_some() && !step.is_round();
             let goes_on = of_planner
                 || self.planned(index).is_some_and(|planned| {
                     planned.on_failure == OnFailure::Continue

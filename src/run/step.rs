@@ -235,6 +235,11 @@ impl Step {
         }
     }
 
+    /// Whether it asks a planner, and calls no tool.
+    pub fn is_round(&self) -> bool {
+        self.ask.is_some()
+    }
+
     /// The key of the envelope that a worker is sent.
     pub fn idempotency_key(&self) -> Option<&str> {
         let of_ask = self.ask.as_ref().map(|ask| ask.idempotency_key.as_str());

@@ -304,7 +304,7 @@ impl Step {
 
     /// Where a step goes on that is to be done again: with its intent, if that can be acted on.
     fn phase_to_do(&self, at: Timestamp) -> Phase {
-        if self.ask.is_some() || self.request.is_some() && !self.unfilled {
+        if self.is_round() || self.request.is_some() && !self.unfilled {
             Phase::Ready { since: at }
         } else {
             Phase::Pending

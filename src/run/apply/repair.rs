@@ -92,7 +92,7 @@ impl State {
             Settlement::Resolved { result } => {
                 step.note(at, "resolved", None, None);
                 step.finish(Phase::Completed, result.clone());
-                if step.ask.is_some() {
+                if step.is_round() {
                     // A person has said what the planner could not.
                     let output = result.clone();
                     self.planner_end = Some(PlannerEnd::Completed { output });
